@@ -1,0 +1,1 @@
+"""The pure part: no threads, files, pipes, signals, clock reads or randomness."""

@@ -1,0 +1,551 @@
+"""The vocabulary: enums, the task, its handle, the record of an attempt, events, the retry policy.
+
+Pure values. A `ScheduledTask` is the one object here that changes, and only the scheduler changes it.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from enum import IntEnum, StrEnum
+
+from procsched._core.frozen import frozen
+from procsched.errors import RemoteError, ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from dataclasses import KW_ONLY
+    from typing import Any, Final
+
+    from procsched.protocols import Schedule
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands. SUCCEEDED, FAILED and CANCELLED are terminal."""
+
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for SUCCEEDED, FAILED and CANCELLED."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.CANCELLED})
+
+
+class Priority(IntEnum):
+    """Which of two due tasks starts first. Strict: LOW may starve while HIGH keeps coming."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class OverrunPolicy(StrEnum):
+    """What a FixedRate does with the slots that passed while its own run was alive."""
+
+    SKIP = "skip"
+    CATCH_UP = "catch_up"
+
+
+class MisfirePolicy(StrEnum):
+    """What happens to slots that passed while paused, down, asleep or before the start."""
+
+    RUN_ONCE = "run_once"
+    SKIP = "skip"
+    CATCH_UP = "catch_up"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    LIMIT_EXCEEDED = "limit_exceeded"
+    KILLED = "killed"
+    LOST = "lost"
+
+
+def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
+    """Return `value` as float seconds, or refuse it with the parameter's name.
+
+    Accepts a number or a `datetime.timedelta`. With `above` the value must be greater than `minimum`.
+
+    Raises:
+        ValidationError: not a number, NaN, infinite or out of range.
+    """
+    total = getattr(value, "total_seconds", None)
+    if total is not None:
+        value = total()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValidationError(
+            f"{name} must be a number of seconds or a timedelta, not {type(value).__name__} {value!r}"
+        )
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise ValidationError(f"{name} must be finite, not {value!r}")
+    if seconds < minimum or (above and seconds == minimum):
+        word = "greater than" if above else "at least"
+        raise ValidationError(f"{name} must be {word} {minimum:g} seconds, not {value!r}")
+    return seconds
+
+
+def unix_seconds(name: str, value: object) -> float:
+    """Return `value` as UNIX seconds. Accepts a finite number or an aware `datetime.datetime`.
+
+    Raises:
+        ValidationError: anything else; a naive datetime is refused by name.
+    """
+    stamp = getattr(value, "timestamp", None)
+    if stamp is not None:
+        if getattr(value, "utcoffset", lambda: None)() is None:
+            raise ValidationError(
+                f"{name} is a naive datetime ({value}): it does not say which instant it means; "
+                "give it a zone, for example datetime(..., tzinfo=timezone.utc) or .astimezone()"
+            )
+        return float(stamp())
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValidationError(
+            f"{name} must be UNIX seconds or an aware datetime, not {type(value).__name__} {value!r}"
+        )
+    if not math.isfinite(value):
+        raise ValidationError(f"{name} must be finite, not {value!r}")
+    return float(value)
+
+
+@frozen
+class RetryPolicy:
+    """How often a run is tried, and how long to wait between attempts.
+
+    Args:
+        max_attempts: attempts in all, the first included; at least 1.
+        initial_backoff: seconds before the second attempt.
+        multiplier: growth of each further wait; at least 1.
+        max_backoff: cap in seconds; an `initial_backoff` above it is capped, not refused.
+        jitter: 0 to 1; each wait is lengthened or shortened by up to this part of itself.
+    Raises:
+        ValidationError: a value is out of range, naming the field.
+    """
+
+    max_attempts: int = 3
+    initial_backoff: float = 1.0
+    multiplier: float = 2.0
+    max_backoff: float = 60.0
+    _: KW_ONLY
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        attempts = self.max_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise ValidationError(f"max_attempts must be a whole number of at least 1, not {attempts!r}")
+        put = object.__setattr__
+        put(self, "initial_backoff", finite_seconds("initial_backoff", self.initial_backoff))
+        put(self, "max_backoff", finite_seconds("max_backoff", self.max_backoff))
+        for name, low, high in (("multiplier", 1.0, math.inf), ("jitter", 0.0, 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ValidationError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
+            if not math.isfinite(value):
+                raise ValidationError(f"{name} must be finite, not {value!r}")
+
+    def should_retry(self, attempt: int) -> bool:
+        """Return whether attempt number `attempt` (from 1), having failed, is followed by another."""
+        return attempt < self.max_attempts
+
+    def backoff(self, attempt: int) -> float:
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), without jitter.
+
+        Never overflows: the exponent is bounded before the power is taken.
+        """
+        if self.initial_backoff >= self.max_backoff or self.initial_backoff == 0.0:
+            return min(self.initial_backoff, self.max_backoff)
+        exponent = max(0, attempt - 1)
+        if self.multiplier > 1.0:
+            # Beyond this exponent the cap holds for certain, so the power is never taken there.
+            enough = math.log(self.max_backoff / self.initial_backoff) / math.log(self.multiplier)
+            if exponent > enough:
+                return self.max_backoff
+            return min(self.initial_backoff * self.multiplier**exponent, self.max_backoff)
+        return self.initial_backoff
+
+
+DEFAULT_RETRY: Final = RetryPolicy()
+NO_RETRY: Final = RetryPolicy(max_attempts=1)
+
+
+@frozen
+class Task:
+    """The Command: a callable with its settings, and nothing about when.
+
+    Positional fields are those of any thread-based scheduler; the keyword-only ones are procsched's.
+    Durations are seconds; `timeout=None` means no limit.
+    """
+
+    id: str
+    name: str
+    action: Callable[..., Any] | str
+    priority: Priority = Priority.NORMAL
+    retry: RetryPolicy = DEFAULT_RETRY
+    timeout: float | None = None
+    _: KW_ONLY
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] | None = None
+    soft_timeout: float | None = None
+    grace: float = 0.0
+    misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE
+    max_catch_up: int = 100
+    on_exhausted: str = "dead_letter"
+    limits: Any = None
+    capture_output: bool = False
+    key: str | None = None
+
+    def __hash__(self) -> int:
+        # Arguments need not be hashable; ids are unique within a scheduler.
+        return hash((Task, self.id))
+
+
+class Sealed:
+    """A pickled value that is opened in the thread that asks for it, and never before.
+
+    Only ever made from what a trusted worker wrote.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self.data = data
+
+    def open(self) -> Any:
+        """Return the value.
+
+        Raises:
+            RemoteError: it cannot be loaded in this process; the message says why.
+        """
+        try:
+            return pickle.loads(self.data)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                raise
+            raise RemoteError(
+                f"the result cannot be loaded here: {type(error).__name__}: {error}",
+                type_name=type(error).__name__,
+                message=str(error),
+            ) from error
+
+
+class Dropped:
+    """Stands for a result that was not kept because it is larger than the record may hold."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"<result of {self.size} bytes not kept>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dropped) and other.size == self.size
+
+    def __hash__(self) -> int:
+        return hash((Dropped, self.size))
+
+
+@frozen
+class ExecutionRecord:
+    """What one attempt left.
+
+    `started_at` and `finished_at` are UNIX seconds; `finished_at` is `started_at` plus the steady seconds
+    between, so `duration` survives a step of the wall clock. `ok` is true exactly when the outcome is
+    SUCCEEDED, `timed_out` exactly when it is TIMED_OUT.
+
+    Args:
+        attempt: number of the attempt within its run, from 1.
+        error: one line for a person, None on success.
+        outcome: follows from `ok` and `timed_out` where it is not given.
+        run: number of the run, from 1.
+        due_at: the slot in UNIX seconds, the same for all attempts of a run.
+        missed: how many slots this run stands for beyond its own.
+        result: the action's return value; opened when read (see `result`).
+        traceback: the child's traceback as text.
+        stack: where the code was when its time ran out or it crashed.
+        signal: name of the signal that ended the process, such as ``"SIGKILL"``.
+        limit: the limit that was exceeded, with its value.
+        cpu_seconds: CPU time of this attempt; None where unknown or too short to be worth asking.
+        peak_rss: bytes, likewise.
+        output: tail of stdout and stderr where they were captured.
+    """
+
+    attempt: int
+    started_at: float
+    finished_at: float
+    ok: bool
+    error: str | None = None
+    timed_out: bool = False
+    _: KW_ONLY
+    outcome: Outcome = None  # type: ignore[assignment]
+    task_id: str = ""
+    name: str = ""
+    run: int = 1
+    due_at: float | None = None
+    missed: int = 0
+    result: Any = None
+    traceback: str | None = None
+    stack: str | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    limit: str | None = None
+    cpu_seconds: float | None = None
+    peak_rss: int | None = None
+    output: str | None = None
+    output_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.outcome is None:
+            outcome = (
+                Outcome.SUCCEEDED if self.ok else Outcome.TIMED_OUT if self.timed_out else Outcome.FAILED
+            )
+            object.__setattr__(self, "outcome", outcome)
+
+    @property
+    def duration(self) -> float:
+        """Steady seconds from start to end."""
+        return self.finished_at - self.started_at
+
+    def __hash__(self) -> int:
+        # The result need not be hashable.
+        return hash((self.task_id, self.run, self.attempt, self.started_at))
+
+
+class _ResultField:
+    """The slot behind `ExecutionRecord.result`: a `Sealed` value is opened by whoever reads it."""
+
+    def __init__(self, slot: Any) -> None:
+        self.slot = slot
+
+    def __get__(self, record: Any, owner: type | None = None) -> Any:
+        if record is None:
+            return self
+        value = self.slot.__get__(record, owner)
+        return value.open() if type(value) is Sealed else value
+
+    def __set__(self, record: Any, value: Any) -> None:
+        self.slot.__set__(record, value)
+
+
+# Read results lazily: `_ResultField` sits in front of the slot that `frozen` made.
+_result_slot = ExecutionRecord.__dict__["result"]
+ExecutionRecord.result = _ResultField(_result_slot)
+
+
+def sealed_result(record: ExecutionRecord) -> Any:
+    """Return what the record holds as its result, without opening a `Sealed` value."""
+    return _result_slot.__get__(record)
+
+
+class ScheduledTask:
+    """A live handle to a scheduled task, safe to read from any thread.
+
+    The scheduler that gave it keeps it up to date; assigning to it changes nothing in the scheduler.
+
+    Attributes:
+        task: the `Task`.
+        schedule: the rule that yields its due times.
+        status: a `TaskStatus`.
+        next_run_at: UNIX seconds of the next start that is planned (slot or retry), or None.
+        attempt: number of the attempt that runs or ran last, within its run; 0 before the first.
+        generation: grows with every change that makes earlier queue entries stale.
+    """
+
+    __slots__ = ("__weakref__", "_history", "attempt", "generation", "next_run_at", "schedule", "status", "task")
+
+    def __init__(
+        self,
+        task: Task,
+        schedule: Schedule,
+        status: TaskStatus = TaskStatus.SCHEDULED,
+        next_run_at: float | None = None,
+        attempt: int = 0,
+        generation: int = 0,
+        history: Iterable[ExecutionRecord] = (),
+    ) -> None:
+        self.task = task
+        self.schedule = schedule
+        self.status = status
+        self.next_run_at = next_run_at
+        self.attempt = attempt
+        self.generation = generation
+        # A tuple that is replaced as a whole: a reader in another thread sees the old or the new one.
+        self._history = tuple(history)
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self.task.id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def history(self) -> list[ExecutionRecord]:
+        """The newest records, oldest first, as a list of your own."""
+        return list(self._history)
+
+    @property
+    def is_active(self) -> bool:
+        """True unless the task is terminal or PAUSED."""
+        return self.status is not TaskStatus.PAUSED and self.status not in _TERMINAL
+
+    def last_run(self) -> ExecutionRecord | None:
+        """Return the newest record, or None before the first attempt ended."""
+        history = self._history
+        return history[-1] if history else None
+
+    def summary(self) -> str:
+        """Return one line for a person: name, id, status, attempts, next run, last outcome."""
+        parts = [f"{self.name} ({self.id}): {self.status.value}"]
+        if self.attempt:
+            parts.append(f"attempt {self.attempt} of {self.task.retry.max_attempts}")
+        if self.next_run_at is not None:
+            parts.append(f"next run at {self.next_run_at:.3f}")
+        last = self.last_run()
+        if last is not None:
+            ended = f"last {last.outcome.value} after {last.duration:.3f} s"
+            parts.append(f"{ended}: {last.error}" if last.error else ended)
+        return ", ".join(parts)
+
+    def snapshot(self) -> ScheduledTask:
+        """Return a copy that no longer changes."""
+        return ScheduledTask(
+            self.task, self.schedule, self.status, self.next_run_at, self.attempt, self.generation, self._history
+        )
+
+    def __repr__(self) -> str:
+        return f"<ScheduledTask {self.summary()}>"
+
+
+@frozen
+class TaskEvent:
+    """One change, as listeners are told of it.
+
+    Args:
+        status: the task's status after the change; for a progress event its status now.
+        record: the attempt's record; exactly one event per attempt carries it.
+        sequence: number of the event, in the order of the changes.
+        at: UNIX seconds.
+        kind: ``"status"``, ``"progress"``, ``"missed"``, ``"clock"``, ``"store"`` or ``"health"``.
+        progress: for a progress event, ``(done, total, note)``; for other kinds a text that says more.
+    """
+
+    task_id: str
+    name: str
+    status: TaskStatus | None
+    record: ExecutionRecord | None = None
+    _: KW_ONLY
+    sequence: int = 0
+    at: float = 0.0
+    kind: str = "status"
+    progress: Any = None
+
+
+@frozen
+class QueueEntry:
+    """An entry of the heap of due times. Ordered by its fields; ties never reach the task."""
+
+    due_at: float
+    priority: Priority
+    sequence: int
+    task_id: str
+    generation: int
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, QueueEntry):
+            return NotImplemented
+        mine = (self.due_at, self.priority, self.sequence, self.task_id, self.generation)
+        return mine < (other.due_at, other.priority, other.sequence, other.task_id, other.generation)
+
+    def __le__(self, other: object) -> bool:
+        return self == other or self < other
+
+    def __gt__(self, other: object) -> bool:
+        return other < self if isinstance(other, QueueEntry) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return other <= self if isinstance(other, QueueEntry) else NotImplemented
+
+
+@frozen
+class ShutdownReport:
+    """What a shutdown did, as tuples of task ids.
+
+    Args:
+        finished: runs that ended by themselves during the shutdown.
+        killed: runs that were ended because the time was up.
+        returned: tasks that were due and not started, given back as SCHEDULED.
+    """
+
+    finished: tuple[str, ...] = ()
+    killed: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+@frozen
+class WorkerStats:
+    """One worker as `Scheduler.stats()` sees it.
+
+    Args:
+        pid: process id; None for a thread or while starting.
+        state: ``"starting"``, ``"idle"``, ``"busy"``, ``"asked"`` or ``"dying"``.
+        task_id: the task it runs, or None.
+        runs: attempts it has ended.
+        rss: resident bytes now, or None.
+    """
+
+    pid: int | None
+    state: str
+    task_id: str | None = None
+    runs: int = 0
+    rss: int | None = None
+
+
+@frozen
+class Stats:
+    """A snapshot of a scheduler.
+
+    Args:
+        workers: one `WorkerStats` each.
+        counters: totals since the start by name: ``started``, one per `Outcome` value, ``retried``,
+            ``missed``, ``skipped``, ``returned``, ``dead_letter_dropped``, and the pool's ``spawned``,
+            ``killed_workers``, ``recycled``, ``start_failures``, ``helper_restarts``, ``unkillable``.
+        heap: entries in the heap of due times, tombstones included.
+        tombstones: how many of them are stale.
+        ready: due and waiting for a worker.
+        running: in flight.
+        tasks: in the registry, terminal ones included.
+        problems: what went wrong lately, in words; empty when all is well.
+    """
+
+    workers: tuple[WorkerStats, ...] = ()
+    counters: Mapping[str, int] = None  # type: ignore[assignment]
+    heap: int = 0
+    tombstones: int = 0
+    ready: int = 0
+    running: int = 0
+    tasks: int = 0
+    problems: tuple[str, ...] = ()

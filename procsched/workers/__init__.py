@@ -1,0 +1,1 @@
+"""Pools: where attempts run."""

@@ -1,0 +1,118 @@
+"""What crosses between a pool and who owns the calls: the call and its ending."""
+
+from __future__ import annotations
+
+from procsched._core.models import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Ending:
+    """How a call ended, as the pool knows it. Made once per call, then only read.
+
+    Attributes:
+        outcome: one of `Outcome`.
+        error: one line for a person, None on success.
+        result: a `Sealed` (process pools) or the value itself (pools in this process).
+        exception: the exception: a `Sealed` or the object itself; None where it could not travel.
+        elapsed: seconds between hand-over and end by the pool's clock, or None.
+    Others are as in `ExecutionRecord`.
+    """
+
+    __slots__ = (
+        "cpu_seconds",
+        "elapsed",
+        "error",
+        "exception",
+        "exit_code",
+        "limit",
+        "outcome",
+        "output",
+        "output_truncated",
+        "peak_rss",
+        "pid",
+        "result",
+        "signal",
+        "stack",
+        "traceback",
+    )
+
+    def __init__(self, outcome: Outcome, error: str | None = None, **details: Any) -> None:
+        self.outcome = outcome
+        self.error = error
+        self.result: Any = None
+        self.exception: Any = None
+        self.elapsed: float | None = None
+        self.traceback: str | None = None
+        self.stack: str | None = None
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.signal: str | None = None
+        self.limit: str | None = None
+        self.cpu_seconds: float | None = None
+        self.peak_rss: int | None = None
+        self.output: str | None = None
+        self.output_truncated = False
+        for name, value in details.items():
+            setattr(self, name, value)
+
+
+class Call:
+    """One attempt on its way through a pool. The owner subclasses it to hear of its end.
+
+    Attributes:
+        payload: what `WorkerPool.pack` returned.
+        timeout, soft_timeout: seconds from the hand-over, or None.
+        grace: seconds between asking and killing.
+        capture_output: whether stdout and stderr are kept.
+        task_id, name, attempt, run: what `current_run()` says inside the action.
+    """
+
+    __slots__ = (
+        "attempt",
+        "capture_output",
+        "grace",
+        "limits",
+        "name",
+        "payload",
+        "run",
+        "soft_timeout",
+        "task_id",
+        "timeout",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        payload: Any,
+        *,
+        timeout: float | None = None,
+        soft_timeout: float | None = None,
+        grace: float = 0.0,
+        capture_output: bool = False,
+        limits: Any = None,
+        task_id: str = "",
+        name: str = "",
+        attempt: int = 1,
+        run: int = 1,
+    ) -> None:
+        self.payload = payload
+        self.timeout = timeout
+        self.soft_timeout = soft_timeout
+        self.grace = grace
+        self.capture_output = capture_output
+        self.limits = limits
+        self.task_id = task_id
+        self.name = name
+        self.attempt = attempt
+        self.run = run
+        self.worker: Any = None  # the pool's: where the call runs, None before and after
+
+    def ended(self, ending: Ending) -> None:
+        """Hear how the call ended. Exactly once, from a thread of the pool, with no lock held."""
+        raise NotImplementedError
+
+    def progressed(self, done: float, total: float | None, note: str) -> None:
+        """Hear of progress while the call runs. From a thread of the pool, with no lock held."""
