@@ -1,0 +1,183 @@
+"""A scheduler and an executor that run jobs in child processes they can really stop.
+
+The names in `__all__` are the public interface; everything else may change. They are loaded when first
+asked for, so that `import procsched` costs next to nothing and a program pays only for what it uses.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from procsched._core.models import (
+        DEFAULT_RETRY,
+        NO_RETRY,
+        ExecutionRecord,
+        MisfirePolicy,
+        Outcome,
+        OverrunPolicy,
+        Priority,
+        QueueEntry,
+        RetryPolicy,
+        ScheduledTask,
+        ShutdownReport,
+        Stats,
+        Task,
+        TaskEvent,
+        TaskStatus,
+        WorkerStats,
+    )
+    from procsched.child.current import current_run
+    from procsched.clock import SystemClock
+    from procsched.errors import (
+        LimitExceededError,
+        ProcschedError,
+        RemoteError,
+        SandboxUnavailableError,
+        ScheduleError,
+        SchedulerStateError,
+        TaskKilledError,
+        TaskLostError,
+        TaskNotFoundError,
+        TaskSerializationError,
+        TaskTimeoutError,
+        ValidationError,
+        WorkerCrashedError,
+    )
+    from procsched.executor import ProcessExecutor, ProcessFuture
+    from procsched.ids import SequentialIdGenerator
+    from procsched.listeners import EventLog
+    from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
+    from procsched.scheduler import Scheduler
+    from procsched.schedules import After, CronSchedule, FixedDelay, FixedRate, OneTime
+    from procsched.shared import killable, run, shutdown_shared
+    from procsched.stores.memory import InMemoryTaskStore
+    from procsched.testing import FakeClock
+    from procsched.workers.local import InlinePool, ThreadPool
+    from procsched.workers.pool import ProcessPool
+
+__all__ = [
+    "DEFAULT_RETRY",
+    "NO_RETRY",
+    "After",
+    "Clock",
+    "CronSchedule",
+    "EventLog",
+    "ExecutionRecord",
+    "FakeClock",
+    "FixedDelay",
+    "FixedRate",
+    "IdGenerator",
+    "InMemoryTaskStore",
+    "InlinePool",
+    "LimitExceededError",
+    "MisfirePolicy",
+    "OneTime",
+    "Outcome",
+    "OverrunPolicy",
+    "Priority",
+    "ProcessExecutor",
+    "ProcessFuture",
+    "ProcessPool",
+    "ProcschedError",
+    "QueueEntry",
+    "RemoteError",
+    "RetryPolicy",
+    "SandboxUnavailableError",
+    "Schedule",
+    "ScheduleError",
+    "ScheduledTask",
+    "Scheduler",
+    "SchedulerStateError",
+    "SequentialIdGenerator",
+    "ShutdownReport",
+    "Stats",
+    "SystemClock",
+    "Task",
+    "TaskEvent",
+    "TaskKilledError",
+    "TaskListener",
+    "TaskLostError",
+    "TaskNotFoundError",
+    "TaskSerializationError",
+    "TaskStatus",
+    "TaskStore",
+    "TaskTimeoutError",
+    "ThreadPool",
+    "ValidationError",
+    "WorkerCrashedError",
+    "WorkerPool",
+    "WorkerStats",
+    "current_run",
+    "killable",
+    "run",
+    "shutdown_shared",
+]
+
+# Where each public name lives: the imports above once more, for the interpreter, which does not run them.
+# A unit test holds the two and `__all__` together.
+_MODULES = {
+    "procsched._core.models": (
+        "DEFAULT_RETRY NO_RETRY ExecutionRecord MisfirePolicy Outcome OverrunPolicy Priority QueueEntry "
+        "RetryPolicy ScheduledTask ShutdownReport Stats Task TaskEvent TaskStatus WorkerStats"
+    ),
+    "procsched.child.current": "current_run",
+    "procsched.clock": "SystemClock",
+    "procsched.errors": (
+        "LimitExceededError ProcschedError RemoteError SandboxUnavailableError ScheduleError "
+        "SchedulerStateError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
+        "TaskTimeoutError ValidationError WorkerCrashedError"
+    ),
+    "procsched.executor": "ProcessExecutor ProcessFuture",
+    "procsched.ids": "SequentialIdGenerator",
+    "procsched.listeners": "EventLog",
+    "procsched.protocols": "Clock IdGenerator Schedule TaskListener TaskStore WorkerPool",
+    "procsched.scheduler": "Scheduler",
+    "procsched.schedules": "After CronSchedule FixedDelay FixedRate OneTime",
+    "procsched.shared": "killable run shutdown_shared",
+    "procsched.stores.memory": "InMemoryTaskStore",
+    "procsched.testing": "FakeClock",
+    "procsched.workers.local": "InlinePool ThreadPool",
+    "procsched.workers.pool": "ProcessPool",
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+_unnamed = dict(_MODULES)  # modules whose objects do not show their public path yet
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name at its first use (PEP 562)."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'procsched' has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(home), name)
+    _show_public_paths()
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _show_public_paths() -> None:
+    """Make public classes and functions loaded by now say `procsched.Name` in tracebacks and reprs.
+
+    Every loaded module is visited, not only the one that was asked for: a `ValidationError` raised by a
+    `Scheduler` should read as the name a user can import, though nobody imported it yet. Pickles made
+    before and after load alike, since both paths lead to the same object.
+    """
+    from sys import modules
+
+    for home, names in list(_unnamed.items()):
+        found = getattr(modules.get(home), "__dict__", {})
+        objects = [found.get(name) for name in names.split()]
+        if None in objects:
+            continue  # not loaded, or another thread is in the middle of loading it
+        for value in objects:
+            # Only what this package itself defines as a class or function; constants keep their type's path.
+            if getattr(value, "__qualname__", None) and getattr(value, "__module__", "") != __name__:
+                value.__module__ = __name__
+        _unnamed.pop(home, None)

@@ -1,0 +1,1 @@
+"""The test suite. `pytest` runs it; see docs/pages/contributing.md."""

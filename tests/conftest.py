@@ -1,0 +1,53 @@
+"""What every test gets: a check that it left nothing behind, stacks when it hangs, a place for files.
+
+Two things watch for hangs (see pyproject.toml): pytest-timeout, whose thread prints the stack of every
+thread and ends the run, and faulthandler, which does so later from C where something holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import support
+
+# Set before anything is started: every process below this run can be told by it.
+os.environ[support.RUN_MARK] = f"{os.getpid()}-{os.urandom(4).hex()}"
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process or a descriptor behind.
+
+    They get `support.LEAK_GRACE` seconds to go away; a test that is clean costs a fraction of a
+    millisecond. What may stay is listed by name in `support`. A test marked ``leaks(reason)`` is not
+    checked; its fixtures clean up.
+    """
+    if request.node.get_closest_marker("leaks") is not None:
+        yield
+        return
+    before = support.Snapshot()
+    yield
+    left = before.wait_leaks()
+    if left:
+        support.kill_for_cleanup([*(set(support.children()) - before.children), *support.orphans()])
+        pytest.fail("the test left behind:\n" + "\n".join(f"  {line}" for line in left), pytrace=False)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that gives the path of a file in a directory of the test's own."""
+    return lambda name: tmp_path / name
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a process of it is still alive anywhere, whoever its parent is by now."""
+    left = support.orphans()
+    if left:
+        for pid in left:
+            print(f"\nalive after the last test: {support.describe_process(pid)}")
+        support.kill_for_cleanup(left)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
