@@ -23,7 +23,7 @@ PACKAGE = Path(procsched.__file__).parent
 # holds for everything in it; the longest row that fits decides) and what it may import of procsched,
 # in the same way. Every part may import itself.
 
-BOTTOM = {"procsched.errors", "procsched._system"}
+BOTTOM = {"procsched.errors", "procsched._system", "procsched._timerfd"}
 VOCABULARY = {"procsched.errors", "procsched._core.frozen", "procsched._core.models", "procsched.protocols"}
 CORE = VOCABULARY | {"procsched._core", "procsched.schedules"}
 EDGES = CORE | BOTTOM
@@ -31,15 +31,17 @@ EDGES = CORE | BOTTOM
 ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
     "procsched._system": set(),
+    "procsched._timerfd": {"procsched._system"},
     "procsched._core.frozen": set(),
     "procsched._core.models": {"procsched.errors", "procsched._core.frozen"},
     "procsched.protocols": {"procsched._core.models"},
     "procsched.schedules": VOCABULARY,
-    "procsched._core.wire": {"procsched.errors"},  # the child loads it, and should load little else
+    "procsched._core.wire": {"procsched.errors"},  # the child loads these two, and should load little else
+    "procsched._core.failures": {"procsched.errors"},
     "procsched._core": CORE,
     "procsched.clock": EDGES,
     "procsched.ids": EDGES,
-    "procsched.child": {"procsched._core.wire", *BOTTOM},
+    "procsched.child": {"procsched._core.wire", "procsched._core.failures", *BOTTOM},
     "procsched.sandbox": EDGES | {"procsched.child", "procsched._core.wire"},
     "procsched.workers.base": VOCABULARY,
     "procsched.workers": EDGES | {"procsched.clock", "procsched.child", "procsched.sandbox"},
@@ -71,40 +73,19 @@ ALLOWED_FOR_TYPES: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {
     "cloudpickle": {"procsched.child", "procsched.workers"},
     "cronsim": {"procsched.schedules"},
-    "psutil": {"procsched.workers", "procsched.cli"},
+    "psutil": {"procsched._system", "procsched.workers", "procsched.cli"},
     "rich": {"procsched.cli"},
 }
 
 # The pure part decides and does nothing: these modules would let it do something.
 PURE = ("procsched._core", "procsched.schedules")
-IMPURE = set(
-    [
-        "_thread",
-        "asyncio",
-        "concurrent",
-        "fcntl",
-        "io",
-        "logging",
-        "mmap",
-        "multiprocessing",
-        "os",
-        "pathlib",
-        "queue",
-        "random",
-        "resource",
-        "secrets",
-        "select",
-        "selectors",
-        "shutil",
-        "signal",
-        "socket",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "time",
-        "uuid",
-    ]
-)
+# fmt: off
+IMPURE = {
+    "_thread", "asyncio", "concurrent", "fcntl", "io", "logging", "mmap", "multiprocessing", "os", "pathlib",
+    "queue", "random", "resource", "secrets", "select", "selectors", "shutil", "signal", "socket",
+    "subprocess", "tempfile", "threading", "time", "uuid",
+}
+# fmt: on
 
 
 class Import(NamedTuple):
@@ -153,7 +134,8 @@ def imports(path: Path, root: Path = PACKAGE) -> Iterator[Import]:
     def walk(nodes: list[ast.AST], for_types: bool) -> Iterator[Import]:
         for node in nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                yield from (Import(module, target, node.lineno, for_types) for target in targets(node))
+                for target in dict.fromkeys(targets(node)):
+                    yield Import(module, target, node.lineno, for_types)
             elif isinstance(node, ast.If) and is_type_checking(node.test):
                 yield from walk(list(node.body), True)
                 yield from walk(list(node.orelse), for_types)
@@ -300,23 +282,12 @@ def test_table_decides(module: str, target: str, for_types: bool, allowed: bool)
     assert is_allowed(Import(module, target, 1, for_types)) is allowed
 
 
-NOT_LOADED = set(
-    [
-        "asyncio",
-        "cloudpickle",
-        "cronsim",
-        "ctypes",
-        "dataclasses",
-        "inspect",
-        "logging.handlers",
-        "multiprocessing",
-        "numpy",
-        "psutil",
-        "socket",
-        "subprocess",
-        "zoneinfo",
-    ]
-)
+# fmt: off
+NOT_LOADED = {
+    "asyncio", "cloudpickle", "cronsim", "ctypes", "dataclasses", "inspect", "logging.handlers",
+    "multiprocessing", "numpy", "psutil", "socket", "subprocess", "zoneinfo",
+}
+# fmt: on
 
 
 def modules_after(code: str) -> set[str]:
