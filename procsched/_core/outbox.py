@@ -1,0 +1,79 @@
+"""The bounded queue of events in front of one listener. Pure; O(1) in every method."""
+
+from __future__ import annotations
+
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from procsched._core.models import TaskEvent
+
+# What a full queue gives up first. Everything that a task's past can be rebuilt from comes last.
+PROGRESS, CHANGE, RECORD = range(3)
+
+
+class Outbox:
+    """Events in the order of their arrival, at most `limit`; what does not fit is lost by its rank.
+
+    Attributes:
+        published: events offered so far, which is the number of the newest.
+        size: events queued.
+        lost: events given up.
+    Thread safety: none of its own.
+    """
+
+    __slots__ = ("_limit", "_queues", "lost", "published", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # One queue for each rank. Invariant: numbers grow within each; `size` is the sum of the lengths.
+        self._queues: tuple[deque[tuple[int, TaskEvent]], ...] = (deque(), deque(), deque())
+        self.published = 0
+        self.size = 0
+        self.lost = 0
+
+    def push(self, event: TaskEvent) -> None:
+        """Queue `event`. When full, lose the oldest of what matters least, which may be `event` itself."""
+        self.published += 1
+        rank = RECORD if event.record is not None else PROGRESS if event.kind == "progress" else CHANGE
+        if self.size >= self._limit:
+            self.lost += 1
+            victims = next((queue for queue in self._queues[: rank + 1] if queue), None)
+            if victims is None:
+                return
+            victims.popleft()
+            self.size -= 1
+        self._queues[rank].append((self.published, event))
+        self.size += 1
+
+    def pop(self) -> tuple[int, TaskEvent] | None:
+        """Take the oldest event, with its number; None when there is none."""
+        if not self.size:
+            return None
+        queue = min((queue for queue in self._queues if queue), key=_first_number)
+        self.size -= 1
+        return queue.popleft()
+
+    def oldest(self) -> int | None:
+        """Return the number of the oldest event that is queued, or None."""
+        return min((queue[0][0] for queue in self._queues if queue), default=None)
+
+    def drop_all(self) -> int:
+        """Lose everything. Return how many events that were."""
+        dropped = self.size
+        for queue in self._queues:
+            queue.clear()
+        self.size = 0
+        self.lost += dropped
+        return dropped
+
+    def check(self) -> None:
+        """Raise AssertionError unless the invariant holds."""
+        assert self.size == sum(map(len, self._queues)) <= self._limit
+        for queue in self._queues:
+            numbers = [number for number, _ in queue]
+            assert numbers == sorted(set(numbers))
+
+
+def _first_number(queue: deque[tuple[int, TaskEvent]]) -> int:
+    return queue[0][0]

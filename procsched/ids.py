@@ -1,0 +1,55 @@
+"""Ids for tasks."""
+
+from __future__ import annotations
+
+import threading
+
+from procsched.errors import ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LONGEST_NUMBER = 18  # digits: no counter gets beyond, and a longer text is somebody else's id
+
+
+class SequentialIdGenerator:
+    """Gives `task-1`, `task-2` and so on.
+
+    Args:
+        prefix: what stands before the hyphen and the number.
+    Raises:
+        ValidationError: `prefix` is no text, or empty.
+    Thread safety: call from anywhere.
+    """
+
+    def __init__(self, prefix: str = "task") -> None:
+        given: object = prefix
+        if not isinstance(given, str) or not given:
+            raise ValidationError(f"prefix must be a text that is not empty, not {prefix!r}")
+        self._prefix = prefix
+        self._lock = threading.Lock()  # guards `_last`; nothing else happens while it is held
+        self._last = 0  # guarded by _lock
+
+    def next_id(self) -> str:
+        """Return an id that this generator has never given, nor been told of by `continue_after`."""
+        with self._lock:
+            self._last += 1
+            return f"{self._prefix}-{self._last}"
+
+    def continue_after(self, ids: Iterable[str]) -> None:
+        """Never give any of `ids` from now on: count on after the highest number among them.
+
+        Ids of another form are passed over, as they cannot come from here.
+        """
+        start = f"{self._prefix}-"
+        highest = 0
+        for known in ids:
+            number = known[len(start) :] if known.startswith(start) else ""
+            if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
+                highest = max(highest, int(number))
+        with self._lock:
+            self._last = max(self._last, highest)
+
+    def __repr__(self) -> str:
+        return f"SequentialIdGenerator({self._prefix!r})"

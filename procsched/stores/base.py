@@ -1,0 +1,292 @@
+"""How the scheduler's changes reach a store: in order, from one thread, and without waiting for it.
+
+    scheduler, under its lock --put, forget--> queue --> "procsched-store" thread --commit or save--> store
+
+A store may be slow, raise or hang; the scheduler neither waits nor loses the order. A batch that failed is
+tried again before anything newer is written, so an older state can never replace a newer one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from procsched._core.failures import describe
+from procsched.clock import real_seconds
+from procsched.errors import ValidationError
+from procsched.stores.memory import DirectWriter, InMemoryTaskStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched.protocols import TaskStore
+
+    Change = tuple[str, ScheduledTask | None, ExecutionRecord | None]  # (id, None, None): forget it
+
+    class CommittingStore(TaskStore, Protocol):
+        """A store that writes several changes together or not at all."""
+
+        def commit(self, changes: Sequence[tuple[ScheduledTask, ExecutionRecord | None]]) -> None:
+            """Write the changes, in their order."""
+
+
+FIRST_RETRY = 0.1  # seconds from a failure to the next try: long enough for a lock to go away
+LAST_RETRY = 5.0  # seconds, to which it doubles: short enough to notice that the store is back
+
+log = logging.getLogger("procsched")
+
+
+def writer_for(store: TaskStore, on_problem: Callable[[str], None]) -> StoreWriter | DirectWriter:
+    """Return what writes to `store`: its own thread, or none for the store in memory, which cannot hang.
+
+    Args:
+        store: the user's, or the default.
+        on_problem: hears in words what is wrong with the store; called from the store thread, with no
+            lock held.
+    Raises:
+        ValidationError: `store` lacks a method of `TaskStore`.
+    """
+    if type(store) is InMemoryTaskStore:
+        return DirectWriter(store)
+    missing = [name for name in ("save", "delete", "load_all") if not callable(getattr(store, name, None))]
+    if missing or isinstance(store, type):
+        what = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        raise ValidationError(
+            f"store must be an object with save(task), delete(task_id) and load_all(); {what} is not"
+            + (f": it has no {', '.join(missing)}" if missing else "")
+        )
+    return StoreWriter(store, on_problem)
+
+
+class StoreWriter:
+    """One thread that writes to a store; it starts with the first change, and is parked while idle.
+
+    Args:
+        store: saves and deletes; with `commit` it gets what queued up as one batch.
+        on_problem: see `writer_for`.
+    Attributes:
+        failing: what is wrong with the store now, in words; None while it works.
+        failures: calls of the store that raised.
+        lost: changes that were given up at the close.
+    Thread safety: call from anywhere.
+    """
+
+    def __init__(self, store: TaskStore, on_problem: Callable[[str], None]) -> None:
+        self._store = store
+        self._commit: Callable[..., None] | None = getattr(store, "commit", None)
+        self._on_problem = on_problem
+        # `_lock` guards the fields below. Callers may hold the scheduler's lock, so it is only ever held
+        # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # the store thread waits here
+        self._progress = threading.Condition(self._lock)  # flush and close wait here
+        self._queue: deque[Change] = deque()  # guarded by _lock
+        self._put = 0  # changes accepted so far; guarded by _lock
+        self._settled = 0  # of these, written or given up; guarded by _lock
+        self._parked = False  # guarded by _lock
+        self._closing = False  # guarded by _lock
+        self._abandoned = False  # guarded by _lock
+        self._finished = False  # the thread takes no further change; guarded by _lock
+        self._thread: threading.Thread | None = None  # guarded by _lock
+        self.failing: str | None = None  # written by the store thread
+        self.failures = 0  # written by the store thread
+        self.lost = 0  # guarded by _lock
+
+    @property
+    def backlog(self) -> int:
+        """How many changes are not written yet."""
+        with self._lock:
+            return self._put - self._settled
+
+    def put(self, snapshot: ScheduledTask, record: ExecutionRecord | None = None) -> None:
+        """Write `snapshot` in its turn, together with the `record` of the attempt that led to it.
+
+        Never blocks. The caller gives the snapshot away. After `close` the change is counted as lost.
+        """
+        self._enqueue((snapshot.task.id, snapshot, record))
+
+    def forget(self, task_id: str) -> None:
+        """Delete the task in its turn. Never blocks."""
+        self._enqueue((task_id, None, None))
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until everything put before is written.
+
+        Args:
+            timeout: real seconds; None for no limit.
+        Returns:
+            False when the time was up, when something was given up, or from the store's own thread.
+        """
+        end = None if timeout is None else real_seconds() + timeout
+        with self._lock:
+            if self._thread is threading.current_thread():
+                return False
+            target = self._put
+            while self._settled < target and not self._abandoned:
+                left = None if end is None else end - real_seconds()
+                if left is not None and left <= 0.0:
+                    return False
+                self._progress.wait(left)
+            return self.lost == 0
+
+    def close(self, timeout: float) -> bool:
+        """Write what is queued, and end the thread. A second call waits for the first.
+
+        A store that fails is tried once more at once, then the rest is given up; one that hangs is left to
+        its thread, which writes nothing more once it comes back. Both are said in the log.
+
+        Args:
+            timeout: real seconds.
+        Returns:
+            True when everything is written and the thread has ended.
+        """
+        end = real_seconds() + timeout
+        with self._lock:
+            self._closing = True
+            self._work.notify_all()
+            thread = self._thread
+            if thread is None:
+                self._finished = True
+                self._give_up_locked()
+            if thread is threading.current_thread():
+                return False  # it ends when it returns to us
+        if thread is not None:
+            thread.join(max(0.0, end - real_seconds()))
+            if thread.is_alive():
+                self._abandon(timeout)
+        with self._lock:
+            return self._finished and self.lost == 0
+
+    def _abandon(self, timeout: float) -> None:
+        with self._lock:
+            if self._abandoned or self._finished:
+                return
+            self._abandoned = True
+            unwritten = self._give_up_locked()
+        log.error(
+            "the store %s did not return within %.1f s: it is abandoned, %d changes may not be written",
+            type(self._store).__name__,
+            timeout,
+            unwritten,
+        )
+
+    def _give_up_locked(self) -> int:
+        """Count all that is not written as lost. Return how much that is."""
+        unwritten = self._put - self._settled
+        self.lost += unwritten
+        self._settled = self._put
+        self._queue.clear()
+        self._progress.notify_all()
+        return unwritten
+
+    def _enqueue(self, change: Change) -> None:
+        with self._lock:
+            self._put += 1
+            if self._finished or self._abandoned:
+                self._settled += 1
+                self.lost += 1
+                return
+            self._queue.append(change)
+            if self._parked:
+                self._parked = False
+                self._work.notify()
+            elif self._thread is None:
+                self._start_locked()
+
+    def _start_locked(self) -> None:
+        thread = threading.Thread(target=self._run, name="procsched-store", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left; tried again at the next change
+            self.failing = f"the store thread cannot start: {error}"
+        else:
+            self._thread = thread
+            self.failing = None
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._queue and not self._closing:
+                    self._parked = True
+                    self._work.wait()
+                self._parked = False
+                if not self._queue or self._abandoned:
+                    self._finished = True
+                    return
+                batch, self._queue = self._queue, deque()
+            self._write_all(batch)
+
+    def _write_all(self, batch: deque[Change]) -> None:
+        """Write `batch` in order, however often it takes; give it up when the writer is closing."""
+        streak = 0
+        while batch:
+            try:
+                written = self._write_some(batch)
+            except BaseException as error:  # noqa: BLE001 - whatever user code raises, this thread goes on
+                streak += 1
+                self._note_failure(error, streak)
+                if not self._may_retry(streak):
+                    return
+                continue
+            for _ in range(written):
+                batch.popleft()
+            if streak:
+                log.warning("the store works again after %d failures", streak)
+                self.failing = None
+                streak = 0
+            with self._lock:
+                if self._abandoned:  # counted as lost already
+                    return
+                self._settled += written
+                self._progress.notify_all()
+
+    def _write_some(self, batch: deque[Change]) -> int:
+        """Write the first changes of `batch` that go together. Return how many they are."""
+        task_id, snapshot, _ = batch[0]
+        if snapshot is None:
+            self._store.delete(task_id)
+            return 1
+        if self._commit is None:
+            self._store.save(snapshot)
+            return 1
+        together: list[tuple[ScheduledTask, ExecutionRecord | None]] = []
+        for _, snapshot, record in batch:
+            if snapshot is None:
+                break
+            together.append((snapshot, record))
+        self._commit(together)
+        return len(together)
+
+    def _note_failure(self, error: BaseException, streak: int) -> None:
+        self.failures += 1
+        text = f"the store {type(self._store).__name__} failed: {describe(error)}"
+        if streak & (streak - 1) and text == self.failing:
+            return  # told at the first, second, fourth, eighth failure of a kind
+        self.failing = text
+        log.error("%s; %d changes wait, failure %d", text, self.backlog, streak, exc_info=error)
+        try:
+            self._on_problem(text)
+        except Exception:  # the scheduler's; the store thread must go on
+            log.exception("the store's problem could not be reported")
+
+    def _may_retry(self, streak: int) -> bool:
+        """Wait before the next try. Return False when the changes have been given up."""
+        end = real_seconds() + min(LAST_RETRY, FIRST_RETRY * 2 ** min(streak - 1, 10))
+        with self._lock:
+            if self._abandoned:
+                return False
+            if not self._closing:
+                while (left := end - real_seconds()) > 0.0:
+                    self._work.wait(left)
+                    if self._closing:
+                        break
+                return True
+            if streak == 1:
+                return True
+            unwritten = self._give_up_locked()
+        log.error("the store still fails at the close: %d changes are not written", unwritten)
+        return False
