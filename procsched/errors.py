@@ -9,6 +9,7 @@ failed (`TaskLostError`, `SandboxUnavailableError`). All survive pickling with t
 from __future__ import annotations
 
 from concurrent.futures import BrokenExecutor
+from pickle import PicklingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class SchedulerStateError(ProcschedError, RuntimeError):
     """The call is not possible now: not started, already shut down, or made from the wrong place."""
 
 
-class TaskSerializationError(ProcschedError, TypeError):
-    """An action, argument or result cannot be pickled.
+class TaskSerializationError(ProcschedError, PicklingError):
+    """An action, argument or result cannot be pickled. Also a `pickle.PicklingError`.
 
     Attributes:
         path: where the object hangs, such as ``args[0]['log'].handle``; "" where it could not be found.

@@ -1,0 +1,221 @@
+"""What this operating system offers beyond Python's portable surface, each asked for by doing.
+
+Everything that only some systems have stands here: who calls a function of this module gets an answer
+that says whether it worked, never an ImportError. `PROCSCHED_WITHOUT`, a comma-separated list of the names
+in `FEATURES`, switches features off, so that the tests can run the paths that other systems take.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FEATURES = ("fork", "pidfd", "subreaper", "timerfd", "kernel_timer", "memfd", "eventfd", "proc")
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_TIMERSLACK = 29
+PR_SET_CHILD_SUBREAPER = 36
+
+_loaded_libc: Any = None
+
+
+def offers(feature: str) -> bool:
+    """Return whether `feature` may be used: it has not been switched off, and this kind of system has it."""
+    if feature in os.environ.get("PROCSCHED_WITHOUT", "").split(","):
+        return False
+    linux = sys.platform == "linux"
+    if feature == "fork":
+        return hasattr(os, "fork") and hasattr(os, "posix_spawn")
+    if feature == "pidfd":
+        return hasattr(os, "pidfd_open") and _pidfd_works()
+    if feature == "proc":
+        return os.path.exists("/proc/self/stat")
+    if feature == "memfd":
+        return hasattr(os, "memfd_create")
+    if feature == "eventfd":
+        return hasattr(os, "eventfd")
+    return linux
+
+
+def _pidfd_works() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:  # ENOSYS before Linux 5.3, EPERM under some seccomp filters
+        return False
+    return True
+
+
+def libc() -> Any:
+    """Return the C library through ctypes, which is loaded at the first call."""
+    global _loaded_libc
+    if _loaded_libc is None:
+        import ctypes
+
+        _loaded_libc = ctypes.CDLL(None, use_errno=True)
+    return _loaded_libc
+
+
+def prctl(option: int, argument: int) -> bool:
+    """Call prctl(2) with one argument. Return False where there is no such call, or it refuses."""
+    try:
+        call = libc().prctl
+    except (AttributeError, OSError):
+        return False
+    return bool(call(option, argument, 0, 0, 0) == 0)
+
+
+def become_subreaper() -> bool:
+    """Make this process the parent of every descendant whose own parent dies (prctl(2))."""
+    return offers("subreaper") and prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> bool:
+    """Ask for SIGKILL when the parent `parent` ends, and exit at once if it has ended already.
+
+    The signal comes when the *thread* that forked this process ends (prctl(2)): only for parents with
+    one thread.
+    """
+    asked = sys.platform == "linux" and prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    return asked
+
+
+def outlive_parent() -> None:
+    """Take back `die_with_parent`."""
+    if sys.platform == "linux":
+        prctl(PR_SET_PDEATHSIG, 0)
+
+
+def sharpen_timers() -> None:
+    """Let the calling thread's waits end within a microsecond of their time instead of fifty."""
+    if sys.platform == "linux":
+        prctl(PR_SET_TIMERSLACK, 1)
+
+
+def process_children(pid: int) -> list[int]:
+    """Return the direct children of process `pid`, from /proc; empty when it is gone or /proc is missing."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except OSError:  # the thread ended meanwhile
+            continue
+    return found
+
+
+def process_descendants(pid: int) -> list[int]:
+    """Return every descendant of `pid`, parents before children. A snapshot: new ones may appear meanwhile."""
+    if offers("proc"):
+        found = process_children(pid)
+        for child in found:  # grows while it is walked
+            found += process_children(child)
+        return found
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def signal_descendants(pid: int, signum: int) -> None:
+    """Send a signal to every descendant of `pid`, a child of ours that is not reaped.
+
+    Others reap the descendants, so each is signalled through a pid descriptor that was opened before it was seen
+    below `pid` for the second time: a number that has passed to a stranger in between is not signalled.
+    """
+    if not offers("pidfd"):
+        for descendant in process_descendants(pid):
+            try:
+                os.kill(descendant, signum)
+            except (ProcessLookupError, PermissionError):
+                continue
+        return
+    opened: dict[int, int] = {}
+    try:
+        for descendant in process_descendants(pid):
+            try:
+                opened[descendant] = os.pidfd_open(descendant)
+            except OSError:
+                continue
+        for descendant in process_descendants(pid):
+            if descendant in opened:
+                try:
+                    signal.pidfd_send_signal(opened[descendant], signum)
+                except (ProcessLookupError, PermissionError):
+                    continue
+    finally:
+        for fd in opened.values():
+            os.close(fd)
+
+
+class KernelTimer:
+    """A timer of the kernel that sends this process SIGKILL: timer_create(2) with SIGEV_SIGNAL.
+
+    It needs neither the interpreter nor the parent, so it holds when either is stuck. One per process; not
+    inherited by a fork. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        import ctypes
+
+        class SigEvent(ctypes.Structure):
+            # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL reads the first sixteen.
+            _fields_ = [
+                ("value", ctypes.c_void_p),
+                ("signo", ctypes.c_int),
+                ("notify", ctypes.c_int),
+                ("pad", ctypes.c_char * 48),
+            ]
+
+        class TimerSpec(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_long) for name in ("i_s", "i_ns", "v_s", "v_ns")]
+
+        library = libc()
+        try:
+            create = library.timer_create
+        except AttributeError:  # glibc before 2.34
+            library = ctypes.CDLL("librt.so.1", use_errno=True)
+            create = library.timer_create
+        self._settime = library.timer_settime
+        self._id = ctypes.c_void_p()
+        event = SigEvent(None, signal.SIGKILL, 0, b"")
+        if create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._id)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), "timer_create")
+        self._spec = TimerSpec()
+        self._reference = ctypes.byref(self._spec)
+        self._off = ctypes.byref(TimerSpec())
+
+    def arm(self, at: float) -> None:
+        """Send SIGKILL at steady time `at` (`time.monotonic`)."""
+        spec = self._spec
+        spec.v_s = int(at)
+        spec.v_ns = int((at - spec.v_s) * 1e9)
+        self._settime(self._id, 1, self._reference, None)  # 1: TIMER_ABSTIME
+
+    def disarm(self) -> None:
+        """Send nothing."""
+        self._settime(self._id, 0, self._off, None)
+
+
+def open_kernel_timer() -> KernelTimer | None:
+    """Return a `KernelTimer`, or None where the system has none."""
+    if not offers("kernel_timer"):
+        return None
+    try:
+        return KernelTimer()
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,1 @@
+"""What runs inside the child processes: the guard, the helper and the workers."""

@@ -1,0 +1,110 @@
+"""Messages with descriptors over a stream socket: what the parent and the helper say to each other."""
+
+from __future__ import annotations
+
+import array
+import pickle
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LENGTH = 4
+_MOST_FDS = 64
+
+
+class Control:
+    """One end of the control socket. Each side is used by one thread at a time.
+
+    A message is four bytes of length and a pickled value; descriptors travel with its first byte. Only ever
+    between the parent and a helper that the parent started itself.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._pending = bytearray()
+        self._fds: list[int] = []
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self.sock.fileno()
+
+    def forget(self) -> None:
+        """Let go of the socket without closing its number, which a fork has closed already."""
+        self.sock.detach()
+
+    def send(self, message: object, fds: list[int] | tuple[int, ...] = ()) -> None:
+        """Send a message, waiting until the socket takes it.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        view = memoryview(self.encode(message, fds))
+        ancillary = []
+        if fds:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
+        sent = self.sock.sendmsg([view], ancillary)
+        while sent < len(view):
+            view = view[sent:]
+            sent = self.sock.send(view)
+
+    @staticmethod
+    def encode(message: object, fds: list[int] | tuple[int, ...] = ()) -> bytes:
+        """Return the bytes of a message that travels with `fds`."""
+        body = pickle.dumps((message, len(fds)), 5)
+        return len(body).to_bytes(_LENGTH, "little") + body
+
+    def _read(self) -> bool:
+        """Read once; return False at the end of the stream."""
+        data, ancillary, _flags, _address = self.sock.recvmsg(
+            1 << 16, socket.CMSG_SPACE(_MOST_FDS * 4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        )
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                self._fds += received
+        self._pending += data
+        return bool(data)
+
+    def _next(self) -> tuple[Any, list[int]] | None:
+        pending = self._pending
+        if len(pending) < _LENGTH:
+            return None
+        size = int.from_bytes(pending[:_LENGTH], "little")
+        if len(pending) < _LENGTH + size:
+            return None
+        message, count = pickle.loads(memoryview(pending)[_LENGTH : _LENGTH + size].tobytes())
+        del pending[: _LENGTH + size]
+        fds, self._fds = self._fds[:count], self._fds[count:]
+        return message, fds
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for one message; ``(None, [])`` when the other side has gone."""
+        while True:
+            found = self._next()
+            if found is not None:
+                return found
+            if not self._read():
+                return None, []
+
+    def receive_available(self) -> list[tuple[Any, list[int]]]:
+        """Read once and return the messages that are complete; ``(None, [])`` stands for the end."""
+        found: list[tuple[Any, list[int]]] = []
+        open_ = True
+        try:
+            open_ = self._read()
+        except BlockingIOError:
+            pass
+        except OSError:
+            open_ = False
+        while (message := self._next()) is not None:
+            found.append(message)
+        if not open_:
+            found.append((None, []))
+        return found
+
+    def has_more(self) -> bool:
+        """Return whether a message waits in our own buffer."""
+        return len(self._pending) >= _LENGTH

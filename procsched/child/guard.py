@@ -1,0 +1,122 @@
+"""The guard and the helper: the two processes between the parent and its workers.
+
+    parent ---------------- control socket ----------------.
+      |  \\_ one socket pair per worker ____________         |
+      | starts (exec)                              \\        |
+    guard   waits for: death of parent, of helper    |       |
+      | forks                                        |       |
+    helper  imports `preload`, forks workers --------+-------'
+      | forks, reaps                                 |
+    workers                                       sockets
+      | whatever the user's code starts
+    grandchildren ...
+
+All three levels are child subreapers. A worker keeps its descendants below itself while it lives. What it leaves
+when it dies is re-parented to the helper, which kills it; what the helper leaves is re-parented to the guard,
+which kills it. So whichever one of the four is killed, somebody is left to end the rest:
+
+* the parent dies: guard and helper both see it by a pid descriptor;
+* the guard dies: the helper sees it the same way;
+* the helper dies: its workers get SIGKILL (parent-death signal) and the guard ends what they leave;
+* a worker dies: the helper ends what it leaves, then reports.
+
+The helper has one thread, so a parent-death signal means its death and not a thread's (prctl(2)). It never runs
+the user's script; only what `preload` names is imported in it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+from procsched import _system
+from procsched.child.reaping import end_all_children
+
+CONTROL_FD = 3  # where `posix_spawn` puts the control socket
+
+
+class Wakeups:
+    """SIGCHLD as something that `poll` can wait for, without a signal handler that does work."""
+
+    def __init__(self) -> None:
+        self.reader, writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+
+    def drain(self) -> None:
+        """Forget the wake-ups so far. To be called before looking at what woke us."""
+        try:
+            while len(os.read(self.reader, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            return
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a SIGCHLD, at most `seconds`."""
+        poller = select.poll()
+        poller.register(self.reader, select.POLLIN)
+        poller.poll(max(0.0, seconds) * 1000)
+        self.drain()
+
+
+def watch_process(pid: int) -> int | None:
+    """Return a descriptor that is readable when our (grand)parent `pid` has ended, or None."""
+    if not _system.offers("pidfd"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def main() -> None:
+    """Be the guard. Arguments: the parent's pid."""
+    parent = int(sys.argv[1])
+    os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    parent_fd = watch_process(parent)
+    if os.getppid() != parent:
+        os._exit(0)
+    _system.become_subreaper()
+    guard = os.getpid()
+    wakeups = Wakeups()
+    helper = os.fork()
+    if helper == 0:
+        signal.set_wakeup_fd(-1)
+        os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        from procsched.child import helper as helper_module
+
+        helper_module.main(CONTROL_FD, parent, guard)
+        os._exit(0)
+    os.close(CONTROL_FD)
+    _guard(parent_fd, helper, wakeups)
+
+
+def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> None:
+    """Wait until the parent or the helper has ended, then end everything below and exit."""
+    poller = select.poll()
+    poller.register(wakeups.reader, select.POLLIN)
+    if parent_fd is not None:
+        poller.register(parent_fd, select.POLLIN)
+    reaped = False
+    while not reaped:
+        ready = [fd for fd, _event in poller.poll()]
+        wakeups.drain()
+        while not reaped:
+            try:
+                pid, _status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid, reaped = 0, True
+            if pid == helper:
+                reaped = True
+            elif pid == 0:
+                break
+        if parent_fd in ready:
+            break
+    if not reaped:
+        os.kill(helper, signal.SIGKILL)  # not reaped, so the pid is still the helper's
+    end_all_children(wakeups.wait)
+    os._exit(0)

@@ -1,0 +1,248 @@
+"""The helper: forks workers on request, reaps them, and ends what a dead worker leaves behind.
+
+One thread, one `poll` over the control socket, SIGCHLD and the deaths of parent and guard. `guard.py` has the
+drawing. The messages on the control socket are pickled tuples, each behind its length; descriptors travel with
+them (unix(7), SCM_RIGHTS).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+
+from procsched import _system
+from procsched.child.control import Control
+from procsched.child.guard import Wakeups, watch_process
+from procsched.child.reaping import UNKILLABLE_SECONDS, end_all_children, kill_unknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _BecomeWorker(BaseException):
+    """Unwinds the helper's loop in a newly forked worker."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
+def main(control_fd: int, parent: int, guard: int) -> None:
+    """Be the helper until the parent ends or says so."""
+    _system.die_with_parent(guard)  # nothing below us yet: until we watch the guard ourselves
+    _system.become_subreaper()
+    helper = Helper(control_fd, parent, guard)
+    try:
+        helper.configure()
+        helper.serve()
+    except _BecomeWorker as become:
+        arguments = become.arguments
+    else:
+        return
+    del helper
+    from procsched.child.worker import run_worker
+
+    run_worker(**arguments)
+
+
+class Helper:
+    """State of the helper process."""
+
+    def __init__(self, control_fd: int, parent: int, guard: int) -> None:
+        self.control = Control(socket.socket(fileno=control_fd))
+        self.deaths = [fd for fd in (watch_process(parent), watch_process(guard)) if fd is not None]
+        self.wakeups = Wakeups()
+        self.workers: dict[int, int] = {}  # pid -> worker number, of those not reaped
+        self.own: set[int] = set()  # children that `preload` left: part of the helper, not of a run
+        self.refused: set[int] = set()
+        self.gone: list[tuple[Any, ...]] = []  # reaped, and what they left is being ended
+        self.sweep_end: float | None = None
+        self.page_fd = -1
+        self.config: dict[str, Any] = {}
+        self.warmed = False
+
+    def configure(self) -> None:
+        """Take the first message, import what it names, say hello."""
+        message, fds = self.control.receive()
+        if message is None:
+            os._exit(0)
+        self.config = message
+        self.page_fd = fds[0]
+        os.environ.clear()
+        os.environ.update(message["environ"])
+        sys.path[:] = message["path"]
+        sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
+        import faulthandler  # so that every worker has it from the start
+
+        import procsched.child.worker
+
+        del faulthandler
+        try:
+            import importlib
+
+            for name in message["preload"]:
+                importlib.import_module(name)
+            if message["cloudpickle"]:
+                self.warm()
+        except BaseException as error:
+            from procsched._core.failures import describe, traceback_text
+
+            self.control.send(("preload_failed", name, describe(error), traceback_text(error)))
+            os._exit(1)
+        self.own.update(_system.process_children(os.getpid()))
+        if self.deaths:
+            _system.outlive_parent()
+        own = watch_process(os.getpid())
+        self.control.send(("hello", os.getpid()), [] if own is None else [own])
+        if own is not None:
+            os.close(own)
+        import gc
+
+        gc.collect()
+        gc.freeze()  # the workers share these pages; a collection must not write to them
+
+    def warm(self) -> None:
+        """Import what workers are likely to need, once, where they share it."""
+        self.warmed = True
+        import cloudpickle
+
+        del cloudpickle
+
+    def serve(self) -> None:
+        """Serve until the parent hangs up or dies, then end everything."""
+        poller = select.poll()
+        for fd in (self.control.fileno(), self.wakeups.reader, *self.deaths):
+            poller.register(fd, select.POLLIN)
+        over = False
+        while not over:
+            timeout = None
+            if self.sweep_end is not None:
+                timeout = max(0.0, self.sweep_end - time.monotonic()) * 1000
+            ready = [fd for fd, _event in poller.poll(timeout)]
+            if self.wakeups.reader in ready or self.sweep_end is not None:
+                self.wakeups.drain()
+                self.reap()
+            if self.control.fileno() in ready:
+                for message, fds in self.control.receive_available():
+                    if message is None:
+                        over = True
+                    else:
+                        self.handle(message, fds)
+            if any(fd in ready for fd in self.deaths):
+                over = True
+        end_all_children(self.wakeups.wait)
+
+    def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        """Carry out one request."""
+        kind, number, *rest = message
+        if kind == "spawn":
+            self.spawn(number, fds, *rest)
+        elif kind == "ask":
+            self.ask(number)
+        elif kind == "kill":
+            for pid, known in self.workers.items():
+                if known == number:
+                    self.kill_tree(pid)
+
+    def spawn(self, number: int, fds: list[int], options: dict[str, Any]) -> None:
+        """Fork a worker. In the child this raises `_BecomeWorker`."""
+        me = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self.control.send(("spawn_failed", number, f"fork failed: {error}"))
+            return
+        if pid == 0:
+            _system.die_with_parent(me)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            channel_fd, side_fd = fds
+            for fd in (self.control.fileno(), self.wakeups.reader, *self.deaths):
+                os.close(fd)
+            self.control.forget()
+            raise _BecomeWorker(
+                {
+                    "channel_fd": channel_fd,
+                    "side_fd": side_fd,
+                    "page_fd": self.page_fd,
+                    "options": options,
+                }
+            )
+        for fd in fds:
+            os.close(fd)
+        self.workers[pid] = number
+        pidfd = watch_process(pid)
+        self.control.send(("spawned", number, pid), [] if pidfd is None else [pidfd])
+        if pidfd is not None:
+            os.close(pidfd)
+        if not self.warmed and not self.control.has_more():
+            self.warm()
+
+    def ask(self, number: int) -> None:
+        """Send SIGTERM to a worker and everything below it, for it may end itself."""
+        for pid, known in self.workers.items():
+            if known != number:
+                continue
+            _system.signal_descendants(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
+
+    def kill_tree(self, pid: int) -> None:
+        """Kill a worker of ours that has not been reaped, where the parent has no pid descriptor of it."""
+        if not _system.offers("subreaper"):
+            _system.signal_descendants(pid, signal.SIGKILL)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Collect the dead, end what they left, and report those of whom nothing is left."""
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if info is None:
+                break
+            pid = info.si_pid
+            number = self.workers.get(pid)
+            if number is not None:
+                # Still a zombie, so the group is still its own.
+                try:
+                    os.killpg(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    pass
+            _pid, status, usage = os.wait4(pid, 0)
+            self.own.discard(pid)
+            self.refused.discard(pid)
+            if number is not None:
+                del self.workers[pid]
+                cpu = usage.ru_utime + usage.ru_stime
+                rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+                self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
+        if not self.gone:
+            self.sweep_end = None
+            kill_unknown(self.workers.keys() | self.own, self.refused)
+            return
+        now = time.monotonic()
+        if self.sweep_end is None:
+            self.sweep_end = now + UNKILLABLE_SECONDS
+        refused_before = set(self.refused)
+        if kill_unknown(self.workers.keys() | self.own, self.refused) and now < self.sweep_end:
+            return
+        stuck = self.refused - refused_before
+        if now >= self.sweep_end:
+            stuck |= set(_system.process_children(os.getpid())) - self.workers.keys() - self.own
+            self.refused |= stuck
+        for report in self.gone:
+            self.control.send((*report, tuple(sorted(stuck))))
+        self.gone.clear()
+        self.sweep_end = None

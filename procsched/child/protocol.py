@@ -1,0 +1,20 @@
+"""What the parent and a worker agree on beside the frames: the words of the shared page, and the signals."""
+
+from __future__ import annotations
+
+import mmap
+import signal
+
+PAGE_SIZE = mmap.PAGESIZE
+PAGE_WORDS = PAGE_SIZE // 8  # words of eight bytes
+
+# Written by the parent before it sends the signal.
+ASK_NUMBER = 0  # the run that is asked to stop
+ASK_REASON = 1  # why: one of the three below
+REASON_DEADLINE = 1
+REASON_KILL = 2
+REASON_SOFT = 3
+
+# Real-time signals from the top, where nobody else looks; SIGALRM, SIGUSR1, SIGUSR2 and SIGINT stay the user's.
+SOFT_SIGNAL = int(getattr(signal, "SIGRTMAX", 64)) - 1
+DUMP_SIGNAL = int(getattr(signal, "SIGRTMAX", 64)) - 2

@@ -1,0 +1,59 @@
+"""Ending everything below a process that is a child subreaper.
+
+Whatever a dead process leaves is re-parented to the nearest living subreaper above it. So a subreaper that
+kills its unknown children, reaps them, and looks again until there are none has ended the whole tree: no scan of
+the process table, no race with processes that left their group or session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from procsched import _system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+UNKILLABLE_SECONDS = 5.0  # a process that has not ended this long after SIGKILL is stuck in the kernel
+
+
+def kill_unknown(known: Container[int], refused: set[int]) -> bool:
+    """Send SIGKILL to each child of this process that is not in `known`; return whether any is left alive.
+
+    The children are this process's own and only it reaps them, so none of the pids can be somebody else's. One
+    that may not be signalled (a set-user-id program) is put into `refused` and no longer counts.
+    """
+    alive = False
+    for pid in _system.process_children(os.getpid()):
+        if pid in known or pid in refused:
+            continue
+        try:
+            os.kill(pid, signal.SIGKILL)
+            alive = True
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            refused.add(pid)
+    return alive
+
+
+def end_all_children(wait: object) -> set[int]:
+    """Kill and reap every child and what they leave, until there is none. Return those that would not go.
+
+    `wait(seconds)` is called to wait for the next SIGCHLD.
+    """
+    refused: set[int] = set()
+    end = time.monotonic() + UNKILLABLE_SECONDS
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return set()
+        left = end - time.monotonic()
+        if not kill_unknown((), refused) or left <= 0:
+            return refused or set(_system.process_children(os.getpid()))
+        wait(left)  # type: ignore[operator]

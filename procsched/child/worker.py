@@ -1,0 +1,482 @@
+"""The worker: takes calls from its socket, runs them one after another, answers each with one frame.
+
+    parent == socket pair ==> main thread: read call -> unpickle -> run -> pickle -> answer -> tidy up
+           -- signals -----> SIGTERM: stop (deadline, kill); SOFT_SIGNAL: soft timeout; DUMP_SIGNAL: stack
+           -- shared page -> number of the run that a signal is meant for
+    kernel timer -- SIGKILL -> the backstop, should the parent be stuck
+
+Nothing here ever waits for the parent except the read of the next call, which ends when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import faulthandler
+import io
+import mmap
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+from procsched import _system
+from procsched._core import wire
+from procsched._core.failures import describe, traceback_text
+from procsched.child import current
+from procsched.child.protocol import (
+    ASK_NUMBER,
+    ASK_REASON,
+    DUMP_SIGNAL,
+    PAGE_SIZE,
+    REASON_KILL,
+    REASON_SOFT,
+    SOFT_SIGNAL,
+)
+from procsched.errors import ProcschedError, TaskKilledError, TaskSerializationError, TaskTimeoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_TIMERS = tuple(
+    getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)
+)
+
+
+class Channel:
+    """The worker's end of its socket. Reads belong to the main thread; writes may come from any."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.decoder = wire.Decoder()
+        self.frames: list[wire.Frame] = []
+        self.lock = threading.Lock()  # one frame at a time: progress may be told by any thread of the action
+
+    def read(self) -> wire.Frame | None:
+        """Wait for the next frame; None when the parent has gone."""
+        while not self.frames:
+            target = self.decoder.target
+            if target is not None:
+                count = os.readv(self.fd, [target])
+                frame = self.decoder.filled(count) if count else None
+                if frame is not None:
+                    return frame
+                if not count:
+                    return None
+                continue
+            data = os.read(self.fd, 1 << 16)
+            if not data:
+                return None
+            self.frames.extend(self.decoder.feed(data))
+        return self.frames.pop(0)
+
+    def write(self, parts: list[bytes | bytearray]) -> None:
+        """Write a frame whole."""
+        with self.lock:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(self.fd, view) :]
+
+
+class Worker:
+    """State of a worker process."""
+
+    def __init__(self, channel_fd: int, side_fd: int, page: mmap.mmap) -> None:
+        self.channel = Channel(channel_fd)
+        self.side_fd = side_fd
+        self.page = memoryview(page).cast("Q")
+        self.pid = os.getpid()
+        self.number = 0  # of the run that is going on, 0 between runs
+        self.last = 0  # of the run before
+        self.armed = False  # whether an asking signal may raise: only while user code runs
+        self.raised: BaseException | None = None  # the soft timeout that was raised in this run
+        self.cancel: Callable[[], object] | None = None  # how to stop an `async def` action
+        self.timer = _system.open_kernel_timer()
+        self.backstop = False  # whether the timer is armed
+        self.home = -1
+        self.umask = 0o022
+        self.mask: set[Any] = set()
+        self.peak_fd = -1
+        self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
+
+    # -- starting ------------------------------------------------------------------------------------------
+
+    def start(self, options: dict[str, Any]) -> None:
+        """Become what the pool wants its workers to be. Raises what the initializer raises."""
+        sys.path[:] = options["path"]
+        sys.argv[:] = options["argv"]
+        if options["environ"] is not None:
+            os.environ.clear()
+            os.environ.update(options["environ"])
+        if options["cwd"] is not None:
+            os.chdir(options["cwd"])
+        if options["umask"] is not None:
+            os.umask(options["umask"])
+        if options["nice"]:
+            os.nice(options["nice"])
+        self.install_signals()
+        if options["initializer"] is not None:
+            function, args, kwargs = pickle.loads(options["initializer"])
+            function(*args, **kwargs)
+        self.umask = os.umask(0)
+        os.umask(self.umask)
+        try:
+            self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
+            self.home = -1
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            self.peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self.peak_fd = -1
+
+    def install_signals(self) -> None:
+        """Take the signals that are ours. Put back before each run, for a run may have taken them."""
+        self.handlers = {signal.SIGTERM: self.on_term, SOFT_SIGNAL: self.on_soft}
+        for signum, handler in self.handlers.items():
+            signal.signal(signum, handler)
+        faulthandler.enable(self.side_fd)
+        faulthandler.register(DUMP_SIGNAL, self.side_fd, all_threads=False)
+
+    # -- being asked to stop -------------------------------------------------------------------------------
+
+    def on_term(self, signum: int, _frame: FrameType | None) -> None:
+        """SIGTERM: ours if the page names this run; else it has its default effect."""
+        asked = self.page[ASK_NUMBER]
+        if asked and asked == self.number and self.armed:
+            if self.page[ASK_REASON] == REASON_KILL:
+                self.stop(TaskKilledError("the run was asked to stop"))
+            else:
+                self.stop(TaskTimeoutError("the run is out of time"))
+        elif not asked or asked not in (self.number, self.last):
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+
+    def on_soft(self, _signum: int, _frame: FrameType | None) -> None:
+        """The soft timeout of the run that the page names; one that ended meanwhile is none of our business."""
+        if self.page[ASK_NUMBER] == self.number and self.armed and self.page[ASK_REASON] == REASON_SOFT:
+            self.raised = TaskTimeoutError("the run is over its soft limit")
+            self.stop(self.raised)
+
+    def stop(self, error: BaseException) -> None:
+        """Raise `error` in the action, or cancel it where it is a coroutine."""
+        if self.cancel is not None:
+            self.cancel()
+        else:
+            raise error
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run calls until the parent has gone."""
+        channel = self.channel
+        while True:
+            try:
+                frame = channel.read()
+            except (TaskKilledError, TaskTimeoutError):
+                continue  # a signal that was meant for the run before
+            if frame is None:
+                return
+            if frame.kind == wire.CALL:
+                self.run(frame)
+            elif frame.kind == wire.PATH:
+                sys.path[:] = pickle.loads(frame.payload)
+
+    def run(self, frame: wire.Frame) -> None:
+        """Run one call and answer it."""
+        if frame.first and self.timer is not None:
+            self.backstop = True
+            self.timer.arm(frame.first)
+        for signum, handler in self.handlers.items():
+            if signal.getsignal(signum) is not handler:
+                signal.signal(signum, handler)
+        identity = pickle.loads(frame.meta) if frame.meta else ("", "", 1, 1, None)
+        current._set_current(current.CurrentRun(*identity, tell=self.tell))
+        if frame.flags & wire.CAPTURE:
+            saved = self.capture()
+        began = time.monotonic()
+        self.raised = None
+        answer = self.attempt(frame)
+        if os.getpid() != self.pid:
+            os._exit(0)  # a fork that the action made came back through it: there is one worker only
+        current._set_current(None)
+        flush_streams()
+        if frame.flags & wire.CAPTURE:
+            self.release(saved)
+        cpu, peak = -1.0, 0
+        if time.monotonic() - began >= WORTH_ASKING:
+            cpu, peak = self.usage()
+        dirty = self.tidy()
+        kind, flags, payload = answer
+        ended = time.monotonic()
+        if self.backstop and self.timer is not None:
+            self.timer.disarm()
+            self.backstop = False
+        self.channel.write(
+            wire.encode(
+                kind,
+                frame.number,
+                payload,
+                flags=flags | (wire.DIRTY if dirty else 0),
+                first=ended,
+                second=cpu,
+                third=peak,
+                meta=", ".join(dirty).encode(),
+            )
+        )
+
+    def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
+        """Load the call, run it, and return its answer as kind, flags and payload."""
+        stage = "load"
+        try:
+            try:
+                self.number = frame.number
+                self.armed = True
+                function, args, kwargs = pickle.loads(frame.payload)
+                stage = "run"
+                result = function(*args, **kwargs) if kwargs else function(*args)
+                if hasattr(result, "__await__"):
+                    result = self.run_coroutine(result)
+                stage = "send"
+            finally:
+                self.armed = False
+                self.last, self.number = self.number, 0
+            return wire.DONE, 0, pack_result(result)
+        except BaseException as error:
+            self.armed = False
+            self.last, self.number = self.number or self.last, 0
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # without this frame
+            flags = 0 if isinstance(error, Exception) else wire.FOREIGN
+            if self.raised is not None and (
+                error is self.raised or type(error).__name__ == "CancelledError"
+            ):
+                flags |= wire.SOFT
+            return wire.RAISED, flags, pack_failure(error, stage)
+
+    def run_coroutine(self, coroutine: Any) -> Any:
+        """Run an awaitable that the action returned in an event loop of its own."""
+        import asyncio
+
+        async def main() -> Any:
+            loop = asyncio.get_running_loop()
+            task = asyncio.current_task()
+            assert task is not None
+            self.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+            return await coroutine
+
+        try:
+            return asyncio.run(main())
+        finally:
+            self.cancel = None
+
+    def tell(self, done: float, total: float | None, note: str) -> None:
+        """Send progress of the run that is going on."""
+        number = self.number
+        if number and os.getpid() == self.pid:
+            payload = pickle.dumps((float(done), None if total is None else float(total), str(note)[:1000]), 5)
+            self.channel.write(wire.encode(wire.PROGRESS, number, payload))
+
+    # -- between runs --------------------------------------------------------------------------------------
+
+    def capture(self) -> tuple[int, int]:
+        """Point stdout and stderr at the parent; return copies of where they pointed."""
+        saved = (os.dup(1), os.dup(2))
+        os.dup2(self.side_fd, 1)
+        os.dup2(self.side_fd, 2)
+        return saved
+
+    def release(self, saved: tuple[int, int]) -> None:
+        """Put stdout and stderr back."""
+        for fd, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, fd)
+            os.close(copy)
+
+    def usage(self) -> tuple[float, int]:
+        """Return CPU seconds and peak resident bytes since the last call, and begin anew."""
+        import resource
+
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        spent = cpu - self.spent
+        self.spent = cpu
+        if self.peak_fd < 0:
+            return spent, 0  # the peak would be that of an earlier run
+        try:
+            os.pwrite(self.peak_fd, b"5", 0)  # proc(5), clear_refs: resets the high-water mark
+        except OSError:
+            os.close(self.peak_fd)
+            self.peak_fd = -1
+        return spent, own.ru_maxrss * 1024
+
+    spent = 0.0
+
+    def tidy(self) -> list[str]:
+        """Put back what a run may leave behind; return what cannot be, for which the worker must go."""
+        left = []
+        if _thread._count():
+            left.append("threads")
+        while True:
+            try:
+                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
+                    left.append("processes")
+                    break
+            except ChildProcessError:
+                break
+        for which in _TIMERS:
+            signal.setitimer(which, 0)
+        if signal.pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
+            left.append("signal mask")
+        os.umask(self.umask)
+        try:
+            here = os.stat(".")
+            home = os.fstat(self.home)
+            if (here.st_ino, here.st_dev) != (home.st_ino, home.st_dev):
+                os.fchdir(self.home)
+        except OSError:
+            left.append("working directory")
+        return left
+
+
+def pack_result(result: Any) -> bytes:
+    """Pickle a result so that the parent can load it.
+
+    Raises:
+        TaskSerializationError: it cannot be pickled, or not be loaded again.
+    """
+    if type(result) in _PLAIN:
+        return pickle.dumps(result, 5)
+    try:
+        buffer = io.BytesIO()
+        pickler = _Watcher(buffer, 5)
+        pickler.dump(result)
+        data, foreign = buffer.getvalue(), pickler.foreign
+    except Exception:
+        try:
+            import cloudpickle
+
+            data, foreign = cloudpickle.dumps(result, 5), True
+        except Exception as error:
+            raise TaskSerializationError(
+                f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
+                "return plain data, or something that pickle can take apart",
+                type_name=type(result).__qualname__,
+            ) from error
+    if foreign:
+        try:
+            pickle.loads(data)
+        except Exception as error:
+            raise TaskSerializationError(
+                f"the result, of type {type(result).__qualname__}, can be pickled but not loaded again: "
+                f"{describe(error)}",
+                type_name=type(result).__qualname__,
+            ) from error
+    return data
+
+
+class _Watcher(pickle.Pickler):
+    """Notices whether anything but exact builtin data is being pickled: only that needs a trial load."""
+
+    foreign = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        self.foreign = True
+        return NotImplemented
+
+
+def pack_failure(error: BaseException, stage: str) -> bytes:
+    """Describe an exception as text, with the exception itself where it survives a round trip.
+
+    Returns:
+        a pickled tuple: description, traceback, pickled exception or None.
+    """
+    text = describe(error)
+    if stage == "load" and not isinstance(error, ProcschedError):
+        text = f"{text} (while loading the call in the worker)"
+    carried: bytes | None
+    try:
+        carried = pickle.dumps(error, 5)
+        pickle.loads(carried)
+    except BaseException:
+        try:
+            import cloudpickle
+
+            carried = cloudpickle.dumps(error, 5)
+            pickle.loads(carried)
+        except BaseException:
+            carried = None
+    return pickle.dumps((text, traceback_text(error), carried), 5)
+
+
+def flush_streams() -> None:
+    """Flush stdout and stderr, whatever the run made of them."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
+
+
+def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, Any]) -> None:
+    """Be a worker. Returns never."""
+    try:
+        os.setsid()
+    except PermissionError:  # already a leader: a worker that was started by exec
+        pass
+    _system.become_subreaper()
+    page = mmap.mmap(page_fd, PAGE_SIZE, offset=options["page"] * PAGE_SIZE)
+    os.close(page_fd)
+    worker = Worker(channel_fd, side_fd, page)
+    os.register_at_fork(after_in_child=lambda: _forget(worker))
+    code = 1
+    try:
+        frame = worker.channel.read()
+        if frame is None or frame.kind != wire.START:
+            os._exit(1)
+        try:
+            worker.start(pickle.loads(frame.payload))
+        except BaseException as error:
+            flush_streams()
+            worker.channel.write(wire.encode(wire.START_FAILED, 0, pack_failure(error, "start")))
+            os._exit(1)
+        worker.channel.write(wire.encode(wire.READY, second=worker.usage()[0]))
+        worker.serve()
+        code = 0
+    except OSError as error:
+        # The parent has gone in the middle of something: nobody is left to tell.
+        if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+            raise
+    finally:
+        if os.getpid() == worker.pid:
+            _leave(code)
+
+
+def _forget(worker: Worker) -> None:
+    """In a fork of the worker: it is not the worker, and must not hold its socket open."""
+    current._set_current(None)
+    try:
+        os.close(worker.channel.fd)
+    except OSError:
+        return
+    worker.channel.fd = -1
+
+
+def _leave(code: int) -> None:
+    """Exit as an interpreter would, without the parts that wait for ever."""
+    import atexit
+
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:
+        code = 1
+    flush_streams()
+    os._exit(code)

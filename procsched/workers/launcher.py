@@ -1,0 +1,296 @@
+"""The parent's side of guard and helper: starts them, asks for workers, hears what became of them.
+
+`child/guard.py` has the drawing of who talks to whom. Everything here runs on the pool's I/O thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections import deque
+
+from procsched import _system
+from procsched.errors import ProcschedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
+
+    from procsched.workers.loop import Loop
+
+    class LauncherOwner(Protocol):
+        """Who hears of the workers: the pool."""
+
+        def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
+            """A worker was forked; it says itself when it is ready."""
+
+        def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
+            """A worker could not be started."""
+
+        def on_gone(
+            self, number: int, status: int, at: float, cpu: float, rss: int, stuck: tuple[int, ...]
+        ) -> None:
+            """A worker was reaped with wait status `status`, and all that it left was sent SIGKILL."""
+
+        def on_helper_lost(self, reason: str, preload: tuple[str, str] | None) -> None:
+            """The helper has ended, and every worker with it."""
+
+
+logger = logging.getLogger("procsched")
+
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main; sys.path.pop(0); main()"
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def interpreter_arguments() -> list[str]:
+    """Return the interpreter and the options with which this one runs."""
+    executable = sys.executable
+    if not executable or not os.path.exists(executable):
+        raise ProcschedError(
+            f"cannot start workers: sys.executable is {executable!r}, which is no Python interpreter; "
+            "set sys.executable to one before a pool is started"
+        )
+    arguments = [executable]
+    if sys.flags.optimize:
+        arguments.append("-" + "O" * sys.flags.optimize)
+    if sys.flags.dont_write_bytecode:
+        arguments.append("-B")
+    if sys.flags.no_site:
+        arguments.append("-S")
+    if sys.flags.ignore_environment:
+        arguments.append("-E")
+    arguments += [word for option in sys.warnoptions for word in ("-W", option)]
+    for name in ("dev", "utf8", "int_max_str_digits", "no_debug_ranges", "frozen_modules"):
+        if name in sys._xoptions:
+            value = sys._xoptions[name]
+            arguments += ["-X", name if value is True else f"{name}={value}"]
+    return arguments
+
+
+class Launcher:
+    """One guard with one helper. Made anew when they have died.
+
+    Attributes:
+        helper_pid: None until the helper has said hello.
+    """
+
+    def __init__(self, loop: Loop, owner: LauncherOwner) -> None:
+        self.loop = loop
+        self.owner = owner
+        self.guard_pid = 0
+        self.helper_pid: int | None = None
+        self.closing = False
+        self._guard_fd: int | None = None
+        self._control: Any = None
+        self._unsent: deque[tuple[memoryview, tuple[int, ...], bool]] = deque()
+        self._preload_error: tuple[str, str] | None = None
+        self._helper_fd: int | None = None
+        self._guard_reaped = False
+        self._guard_status = 0
+
+    def start(self, config: dict[str, Any], page_fd: int) -> None:
+        """Start the guard and send the helper its configuration.
+
+        Raises:
+            OSError: no descriptors, processes or memory left.
+            ProcschedError: there is no interpreter to start.
+        """
+        import fcntl
+        import socket
+
+        from procsched.child.control import Control
+
+        arguments = interpreter_arguments()
+        arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
+        ours, theirs = socket.socketpair()
+        high = -1
+        try:
+            ours.setblocking(False)
+            # Above the standard three, so that the actions below cannot overwrite it.
+            high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+            actions: list[Any] = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, high, 3),
+            ]
+            for fd in (1, 2):
+                try:
+                    os.fstat(fd)
+                except OSError:
+                    actions.append((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0))
+            self.guard_pid = os.posix_spawn(
+                arguments[0],
+                arguments,
+                os.environ,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            if high >= 0:
+                os.close(high)
+        self._control = Control(ours)
+        self.loop.watch(ours.fileno(), 1, self._on_control)
+        if _system.offers("pidfd"):
+            self._guard_fd = os.pidfd_open(self.guard_pid)
+            self.loop.watch(self._guard_fd, 1, self._on_guard_dead)
+        self._send(config, (page_fd,))
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def spawn(self, number: int, fds: Sequence[int], options: dict[str, Any]) -> None:
+        """Ask for a worker that gets `fds`; they may be closed once this returns."""
+        self._send(("spawn", number, options), tuple(os.dup(fd) for fd in fds), own=True)
+
+    def ask(self, number: int) -> None:
+        """Have SIGTERM sent to a worker and its tree."""
+        self._send(("ask", number))
+
+    def kill(self, number: int) -> None:
+        """Have a worker killed, where there is no pid descriptor to do it with."""
+        self._send(("kill", number))
+
+    def stop(self) -> None:
+        """Hang up: the helper ends its workers and itself, the guard follows, `on_helper_lost` comes."""
+        self.closing = True
+        if self._control is not None:
+            self._close_control()
+
+    def destroy(self) -> None:
+        """Kill the helper, or the guard where there is none yet: they no longer answer. What is left follows."""
+        if self._helper_fd is not None:
+            signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
+        elif not self._guard_reaped:
+            os.kill(self.guard_pid, signal.SIGKILL)
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def _send(self, message: object, fds: tuple[int, ...] = (), *, own: bool = False) -> None:
+        if self._control is None:
+            if own:
+                _close_all(fds)
+            return
+        self._unsent.append((memoryview(self._control.encode(message, fds)), fds, own))
+        if len(self._unsent) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        import array
+        import socket
+
+        sock = self._control.sock
+        while self._unsent:
+            view, fds, own = self._unsent[0]
+            ancillary = []
+            if fds:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
+            try:
+                sent = sock.sendmsg([view], ancillary)
+            except BlockingIOError:
+                self.loop.change(sock.fileno(), 1 | 4)
+                return
+            except OSError:
+                self._drop_unsent()  # it is dead: the guard's end follows
+                return
+            if own:
+                _close_all(fds)
+            if sent == len(view):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = (view[sent:], (), False)
+        self.loop.change(sock.fileno(), 1)
+
+    def _drop_unsent(self) -> None:
+        for _view, fds, own in self._unsent:
+            if own:
+                _close_all(fds)
+        self._unsent.clear()
+
+    # -- hearing -------------------------------------------------------------------------------------------
+
+    def _on_control(self, events: int) -> None:
+        if events & 4 and self._control is not None:
+            self._flush()
+        if self._control is None or not events & ~4:
+            return
+        for message, fds in self._control.receive_available():
+            if message is None:
+                self._close_control()
+                if self._guard_fd is None:
+                    self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
+                return
+            self._handle(message, fds)
+
+    def _handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        kind = message[0]
+        if kind == "gone":
+            self.owner.on_gone(*message[1:])
+        elif kind == "spawned":
+            self.owner.on_spawned(message[1], message[2], fds[0] if fds else None)
+        elif kind == "spawn_failed":
+            self.owner.on_spawn_failed(message[1], message[2], None)
+        elif kind == "hello":
+            self.helper_pid = message[1]
+            self._helper_fd = fds[0] if fds else None
+        elif kind == "preload_failed":
+            _kind, name, text, traceback = message
+            self._preload_error = (f"preload={name!r} cannot be imported: {text}", traceback)
+
+    def _close_control(self) -> None:
+        self.loop.forget(self._control.fileno())
+        self._control.sock.close()
+        self._control = None
+        self._drop_unsent()
+
+    def _on_guard_dead(self, _events: int) -> None:
+        try:
+            _pid, status = os.waitpid(self.guard_pid, os.WNOHANG)
+        except ChildProcessError:
+            status = 0  # the host program reaps every child of the process, or ignores SIGCHLD
+        assert self._guard_fd is not None
+        self.loop.forget(self._guard_fd)
+        os.close(self._guard_fd)
+        self._guard_fd = None
+        self._reap_guard(status)
+
+    def _reap_guard(self, status: int) -> None:
+        self._guard_reaped = True
+        self._guard_status = status
+        if self._control is not None:
+            for message, fds in self._control.receive_available():  # what it said before it died
+                if message is not None:
+                    self._handle(message, fds)
+        if self._helper_fd is None:
+            self._lost()
+        else:
+            # The guard ends after everything below it, unless it was killed itself: then the helper ends what
+            # there is, and goes last.
+            self.loop.watch(self._helper_fd, 1, self._on_helper_dead)
+
+    def _on_helper_dead(self, _events: int) -> None:
+        assert self._helper_fd is not None
+        self.loop.forget(self._helper_fd)
+        os.close(self._helper_fd)
+        self._helper_fd = None
+        self._lost()
+
+    def _lost(self) -> None:
+        if self._control is not None:
+            self._close_control()
+        code = os.waitstatus_to_exitcode(self._guard_status)
+        reason = f"the helper process {self.helper_pid or self.guard_pid} ended"
+        if code < 0:
+            reason += f" (its guard: {signal.Signals(-code).name})"
+        self.owner.on_helper_lost(reason, self._preload_error)
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

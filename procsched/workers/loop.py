@@ -1,0 +1,236 @@
+"""The I/O thread of a pool: waits for descriptors and for times, and for nothing else.
+
+One epoll over the workers' sockets, their pid descriptors, the helper's control socket and a wake-up descriptor;
+one timer descriptor for all deadlines. When nothing is due and nobody speaks it sleeps in the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+
+from procsched import _system, _timerfd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+READ = getattr(select, "EPOLLIN", 1)
+WRITE = getattr(select, "EPOLLOUT", 4)
+_NEVER = float("inf")
+
+logger = logging.getLogger("procsched")
+
+
+class Alarm:
+    """Something that has a time at which it wants to be called. Subclasses say what happens.
+
+    `alarm` is steady time (`time.monotonic`); the loop looks at it whenever its timer ends, so setting it later
+    or to infinity needs no call, and setting it earlier needs `Loop.hurry`.
+    """
+
+    __slots__ = ("alarm",)
+
+    def __init__(self) -> None:
+        self.alarm = _NEVER
+
+    def on_alarm(self, now: float) -> None:
+        """Hear that `alarm` has passed; must set it anew or to infinity first."""
+        raise NotImplementedError
+
+
+class Loop:
+    """Runs callbacks on one thread. `call_soon` and `hurry` may be called from any thread, the rest from its own.
+
+    A callback that raises is logged and reported to `on_error`; the loop goes on.
+    """
+
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.alarms: set[Alarm] = set()
+        self._on_error = on_error
+        self._calls: deque[Callable[[], object]] = deque()  # appends and pops are atomic
+        self._asleep = False  # written by the loop, read by who wants to wake it
+        # Guards `_armed` and the timer's setting together; held for one system call, nothing else is taken in it.
+        self._timer_lock = threading.Lock()
+        self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by _timer_lock
+        self._over = False
+        self._poller = _make_poller()
+        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._timer_fd = _timerfd.timerfd_create(time.CLOCK_MONOTONIC) if _timerfd.available() else -1
+        self._wake_read, self._wake_write = _make_wakeup()
+        self.watch(self._wake_read, READ, self._on_wake)
+        if self._timer_fd >= 0:
+            self.watch(self._timer_fd, READ, self._on_timer)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end when it has run what was asked before. From any thread."""
+
+        def end() -> None:
+            self._over = True
+
+        self.call_soon(end)
+
+    # -- descriptors ---------------------------------------------------------------------------------------
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        """Call `callback(events)` whenever `fd` is ready."""
+        self._callbacks[fd] = callback
+        self._poller.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        """Wait for other events of `fd`. From any thread."""
+        self._poller.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        """Watch `fd` no longer; before it is closed."""
+        if self._callbacks.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    # -- times and calls -----------------------------------------------------------------------------------
+
+    def hurry(self, at: float) -> None:
+        """See to it that alarms are looked at by steady time `at`. From any thread."""
+        with self._timer_lock:
+            if at >= self._armed:
+                return
+            self._armed = at
+            if self._timer_fd >= 0:
+                _timerfd.timerfd_arm(self._timer_fd, at)
+                return
+        self._wake()
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Run `function` on the loop's thread. From any thread, also a signal handler."""
+        self._calls.append(function)
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"\1\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            return  # it is as awake as it can be
+        except OSError:
+            return  # closed: the loop is over
+
+    # -- the thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _system.sharpen_timers()
+        while not self._over:
+            self._guard(self._once)
+        while self._calls:
+            self._guard(self._calls.popleft())
+        for fd in list(self._callbacks):
+            self._poller.unregister(fd)
+        self._callbacks.clear()
+        if hasattr(self._poller, "close"):
+            self._poller.close()
+        leftover = {self._wake_read, self._wake_write, self._timer_fd} - {-1}
+        self._wake_write = -1
+        for fd in leftover:
+            os.close(fd)
+
+    def _guard(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            logger.exception("procsched: the I/O thread goes on after an error")
+            self._on_error(error)
+
+    def _once(self) -> None:
+        timeout = self._set_timer()
+        for fd, events in self._poller.poll(timeout):
+            callback = self._callbacks.get(fd)
+            if callback is not None:
+                self._guard(lambda call=callback, what=events: call(what))  # type: ignore[misc]
+        if self._timer_fd < 0:
+            self._ring()
+
+    def _set_timer(self) -> float:
+        """Arm the timer for the earliest alarm, or disarm it; return how long to poll without a timer."""
+        with self._timer_lock:
+            # Read with the lock held: who sets an alarm does so before `hurry` takes it.
+            earliest = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
+            if self._timer_fd < 0:
+                self._armed = earliest
+                return -1.0 if earliest == _NEVER else max(0.0, earliest - time.monotonic())
+            if earliest == _NEVER and self._armed < _NEVER:
+                _timerfd.timerfd_disarm(self._timer_fd)
+                self._armed = _NEVER
+            elif earliest < self._armed:
+                _timerfd.timerfd_arm(self._timer_fd, earliest)
+                self._armed = earliest
+            return -1.0
+
+    def _on_wake(self, _events: int) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+        for _ in range(len(self._calls)):
+            self._guard(self._calls.popleft())
+
+    def _on_timer(self, _events: int) -> None:
+        if _timerfd.timerfd_read(self._timer_fd):
+            with self._timer_lock:
+                self._armed = _NEVER
+            self._ring()
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        for alarm in [alarm for alarm in self.alarms if alarm.alarm <= now]:
+            self._guard(lambda due=alarm: due.on_alarm(now))  # type: ignore[misc]
+
+
+def _make_wakeup() -> tuple[int, int]:
+    if _system.offers("eventfd"):
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return fd, fd
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+class _SelectPoller:
+    """epoll's interface over `selectors`, for systems that have no epoll."""
+
+    def __init__(self) -> None:
+        import selectors
+
+        self._selector = selectors.DefaultSelector()
+        self._translate: Any = selectors
+
+    def register(self, fd: int, events: int) -> None:
+        self._selector.register(fd, self._mask(events))
+
+    def modify(self, fd: int, events: int) -> None:
+        self._selector.modify(fd, self._mask(events))
+
+    def unregister(self, fd: int) -> None:
+        self._selector.unregister(fd)
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        found = self._selector.select(None if timeout < 0 else timeout)
+        return [(key.fd, events) for key, events in found]
+
+    def close(self) -> None:
+        self._selector.close()
+
+    def _mask(self, events: int) -> int:
+        mask = self._translate.EVENT_READ if events & READ else 0
+        return mask | (self._translate.EVENT_WRITE if events & WRITE else 0)
+
+
+def _make_poller() -> Any:
+    return select.epoll(select.EPOLL_CLOEXEC) if hasattr(select, "epoll") else _SelectPoller()

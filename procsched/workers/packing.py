@@ -1,0 +1,118 @@
+"""Turning an action and its arguments into bytes, and saying what is wrong where that fails."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+from procsched.errors import TaskSerializationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_DEPTH = 12  # how deep to look for what cannot be pickled
+_LOOKS = 2000  # how many objects to look at
+
+
+def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Pickle a call so that a worker can load it.
+
+    Plain pickle where it serves, which is quick; cloudpickle for what lives in the main script, a closure, a lambda
+    or a module registered with `cloudpickle.register_pickle_by_value`, because a worker never runs the user's script.
+
+    Raises:
+        TaskSerializationError: something cannot be pickled; says what, and where it hangs.
+    """
+    call = (action, args, kwargs)
+    cloudpickle = sys.modules.get("cloudpickle")
+    if cloudpickle is None or not cloudpickle.list_registry_pickle_by_value():
+        try:
+            data = pickle.dumps(call, 5)
+        except Exception:
+            data = b""
+        # By reference into the main script would be found here, and nowhere in the worker.
+        if data and b"__main__" not in data and b"__mp_main__" not in data:
+            return data
+    import cloudpickle as by_value
+
+    try:
+        return bytes(by_value.dumps(call, 5))
+    except Exception as error:
+        raise _explain(action, args, kwargs, error) from error
+
+
+def _explain(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> TaskSerializationError:
+    try:
+        path, culprit = _find(action, args, kwargs)
+    except Exception:  # somebody's attribute access raises
+        path, culprit = "", None
+    what = f"{type(error).__name__}: {error}"
+    if not path:
+        return TaskSerializationError(f"the call cannot be sent to a worker: {what}")
+    kind = type(culprit).__qualname__
+    return TaskSerializationError(
+        f"{path}, of type {kind}, cannot be sent to a worker: {what}; "
+        "create it inside the action, pass plain data instead, or use pool=ThreadPool() for what must be shared",
+        path=path,
+        type_name=kind,
+    )
+
+
+def _find(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return the deepest object that cannot be pickled, with the way to it."""
+    roots = [("action", action)]
+    roots += [(f"args[{index}]", value) for index, value in enumerate(args)]
+    roots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+    looks = 0
+    for path, value in roots:
+        if _can(value):
+            continue
+        for _ in range(_DEPTH):
+            for name, part in _parts(value):
+                looks += 1
+                if looks > _LOOKS:
+                    return path, value
+                if not _can(part):
+                    path, value = path + name, part
+                    break
+            else:
+                return path, value
+        return path, value
+    return "", None
+
+
+def _can(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value, 5)
+    except Exception:
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what hangs directly below a value, each with the text that leads to it."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield f" (closure variable {name!r})", cell.cell_contents
+            except ValueError:  # an empty cell
+                continue
+        for name in code.co_names:
+            if name in value.__globals__:
+                yield f" (global {name!r})", value.__globals__[name]
+    for name in ("func", "args", "keywords", "__self__", "__func__", "__wrapped__"):
+        if hasattr(type(value), name) or name in getattr(value, "__dict__", ()):
+            yield f".{name}", getattr(value, name)
+    for name, part in getattr(value, "__dict__", {}).items():
+        yield f".{name}", part

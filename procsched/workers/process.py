@@ -1,0 +1,475 @@
+"""One worker as the parent sees it: its descriptors, its call, its deadlines, its end.
+
+    STARTING --ready--> IDLE --call--> BUSY --answer--> IDLE
+                                        |--deadline, kill--> ASKED (grace) --> DUMPING (stack) --> DYING
+    any of them --broken pipe, start limit--> DYING --reaped, tree ended--> GONE
+    IDLE --recycled, shutdown--> LEAVING --reaped--> GONE
+
+Who touches what: `assign` runs in whichever thread pumps, with the pool's lock held, and ends with a write that does
+not block. Everything else runs on the pool's I/O thread; where it changes what `assign` or `kill` reads, with the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import signal
+import time
+from collections import deque
+from enum import StrEnum
+
+from procsched import _system
+from procsched._core import wire
+from procsched._core.models import Outcome
+from procsched.child.protocol import (
+    ASK_NUMBER,
+    ASK_REASON,
+    DUMP_SIGNAL,
+    PAGE_WORDS,
+    REASON_DEADLINE,
+    REASON_KILL,
+    REASON_SOFT,
+    SOFT_SIGNAL,
+)
+from procsched.workers import verdict as verdicts
+from procsched.workers.loop import READ, WRITE, Alarm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+    from procsched.workers.base import Call
+    from procsched.workers.pool import ProcessPool
+
+BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
+DUMP_WAIT = 0.0005  # seconds that a stack is waited for
+DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
+OUTPUT_KEPT = 64 << 10  # bytes of captured output that a record keeps, the newest
+READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
+PIECE = 1 << 18
+
+logger = logging.getLogger("procsched")
+
+
+class WorkerState(StrEnum):
+    """Where a worker stands; the drawing at the head of this file has the moves."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    ASKED = "asked"
+    DUMPING = "dumping"
+    LEAVING = "leaving"
+    DYING = "dying"
+    GONE = "gone"
+
+
+RUNNING_STATES = frozenset({WorkerState.BUSY, WorkerState.ASKED, WorkerState.DUMPING})
+
+
+class Worker(Alarm):
+    """A child process with its handle in the parent."""
+
+    __slots__ = (
+        "call",
+        "call_number",
+        "cpu_base",
+        "decoder",
+        "direct",
+        "fake_hard",
+        "fake_soft",
+        "hard_at",
+        "held",
+        "number",
+        "out",
+        "output",
+        "output_truncated",
+        "page",
+        "page_index",
+        "path",
+        "pid",
+        "pidfd",
+        "pool",
+        "ready",
+        "runs",
+        "side",
+        "sock",
+        "soft_at",
+        "start_error",
+        "state",
+        "stuck_reported",
+        "verdict",
+    )
+
+    def __init__(self, pool: ProcessPool, number: int, sock: socket.socket, side: int, page_index: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.number = number
+        self.sock = sock
+        self.side = side
+        self.page_index = page_index
+        self.page = pool.pages[page_index * PAGE_WORDS : (page_index + 1) * PAGE_WORDS]
+        self.state = WorkerState.STARTING  # guarded by the pool's lock
+        self.call: Call | None = None  # guarded by the pool's lock
+        self.verdict: tuple[Outcome, str] | None = None  # guarded by the pool's lock; set once a run
+        self.call_number = 0
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
+        self.ready = False
+        self.decoder = wire.Decoder()
+        self.out: deque[memoryview] = deque()  # guarded by the pool's lock
+        self.path: list[str] = []
+        self.soft_at = self.hard_at = math.inf  # steady time
+        self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
+        self.held: Any = None  # an ending that waits for the tree to be gone
+        self.start_error: tuple[str, str | None] | None = None
+        self.output = bytearray()
+        self.output_truncated = False
+        self.cpu_base = 0.0
+        self.runs = 0
+        self.stuck_reported = False
+
+    # -- taking a call -------------------------------------------------------------------------------------
+
+    def assign_locked(self, call: Call, number: int) -> None:
+        """Take a call and send it. The caller holds the pool's lock."""
+        self.state = WorkerState.BUSY
+        self.call = call
+        self.call_number = number
+        self.verdict = None
+        self.soft_at = self.hard_at = math.inf
+        backstop = 0.0
+        timeout = call.timeout
+        if timeout is not None or call.soft_timeout is not None:
+            if self.pool.real_clock:
+                now = time.monotonic()
+                if timeout is not None:
+                    self.hard_at = now + timeout
+                    backstop = self.hard_at + call.grace + BACKSTOP_MARGIN
+                if call.soft_timeout is not None:
+                    self.soft_at = now + call.soft_timeout
+                self.alarm = min(self.soft_at, self.hard_at)
+                self.pool.loop.hurry(self.alarm)
+            else:
+                awake = self.pool.awake()
+                self.fake_hard = math.inf if timeout is None else awake + timeout
+                self.fake_soft = math.inf if call.soft_timeout is None else awake + call.soft_timeout
+        path = self.pool.import_path()
+        if path != self.path:
+            self.path = path
+            self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(path, 5)))
+        meta = pickle.dumps((call.task_id, call.name, call.attempt, call.run, timeout), 5)
+        flags = wire.CAPTURE if call.capture_output or self.pool.capture_output else 0
+        self._queue_locked(wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta))
+        self.flush_locked()
+
+    def send_start(self, payload: bytes) -> None:
+        """Send the first frame."""
+        with self.pool.lock:
+            self._queue_locked(wire.encode(wire.START, payload=payload))
+            self.flush_locked()
+
+    def _queue_locked(self, parts: list[bytes | bytearray]) -> None:
+        self.out.extend(map(memoryview, parts))
+
+    def flush_locked(self) -> None:
+        """Write what the socket takes, and ask to be told when it takes more. Never blocks."""
+        out = self.out
+        send = self.sock.send
+        try:
+            while out:
+                view = out[0]
+                sent = send(view[:PIECE])
+                if sent == len(view):
+                    out.popleft()
+                else:
+                    out[0] = view[sent:]
+        except BlockingIOError:
+            self.pool.loop.change(self.sock.fileno(), READ | WRITE)
+            return
+        except OSError:
+            out.clear()  # its end is gone: the death of the worker follows, or its broken pipe is noticed
+            return
+
+    # -- hearing from it -----------------------------------------------------------------------------------
+
+    def on_socket(self, events: int) -> None:
+        """Write what waits, read what came."""
+        if events & WRITE:
+            with self.pool.lock:
+                self.flush_locked()
+                if not self.out:
+                    self.pool.loop.change(self.sock.fileno(), READ)
+        if events & ~WRITE:
+            self.read()
+
+    def read(self, limit: int = READS_PER_EVENT) -> None:
+        """Read what is there and handle the frames that are whole."""
+        try:
+            for _ in range(limit):
+                target = self.decoder.target
+                if target is not None:
+                    count = self.sock.recv_into(target)
+                    if not count:
+                        self.on_hangup()
+                        return
+                    frame = self.decoder.filled(count)
+                    if frame is not None:
+                        self.on_frame(frame)
+                    continue
+                data = self.sock.recv(1 << 16)
+                if not data:
+                    self.on_hangup()
+                    return
+                for frame in self.decoder.feed(data):
+                    self.on_frame(frame)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.on_hangup()
+        except Exception as error:  # WireError, or a payload that is no pickle: it speaks, but not to us
+            self.break_off(f"worker wrote what is no message: {error}")
+
+    def on_frame(self, frame: wire.Frame) -> None:
+        """Handle one message."""
+        kind = frame.kind
+        if kind in (wire.DONE, wire.RAISED):
+            self.pool.on_answer(self, frame)
+        elif kind == wire.PROGRESS:
+            call = self.call
+            if call is not None and frame.number == self.call_number:
+                done, total, note = pickle.loads(frame.payload)
+                call.progressed(done, total, note)
+        elif kind == wire.READY and self.state is WorkerState.STARTING:
+            self.ready = True
+            self.cpu_base = frame.second
+            self.pool.on_ready(self)
+        elif kind == wire.START_FAILED and self.state is WorkerState.STARTING:
+            text, traceback, _carried = pickle.loads(frame.payload)
+            self.start_error = (f"the worker could not start: {text}", traceback)
+            self.kill()
+        else:
+            self.break_off(f"worker sent a message of kind {kind} out of turn")
+
+    def on_hangup(self) -> None:
+        """The socket has ended: the process is dying, or it closed its pipe and can be of no use."""
+        self.pool.loop.forget(self.sock.fileno())
+        if self.state in (WorkerState.DYING, WorkerState.LEAVING, WorkerState.GONE):
+            return
+        self.break_off("worker closed its connection")
+
+    def break_off(self, reason: str) -> None:
+        """End a worker with which there is no talking any more."""
+        with self.pool.lock:
+            if self.verdict is None:
+                self.verdict = (Outcome.CRASHED, reason)
+        if self.state is WorkerState.STARTING and self.start_error is None:
+            self.start_error = (f"the worker could not start: {reason}", None)
+        self.kill()
+
+    def on_side(self, _events: int) -> None:
+        """Output or a stack has come: keep the newest of it."""
+        try:
+            for _ in range(READS_PER_EVENT):
+                data = os.read(self.side, 1 << 16)
+                if not data:
+                    self.pool.loop.forget(self.side)
+                    break
+                self.output += data
+                if len(self.output) > 2 * OUTPUT_KEPT:
+                    del self.output[:-OUTPUT_KEPT]
+                    self.output_truncated = True
+        except BlockingIOError:
+            pass
+        if self.state is WorkerState.DUMPING and verdicts.stack_is_complete(self.output):
+            self.kill()
+
+    def take_output(self, *, wanted: bool) -> dict[str, Any]:
+        """Return output and stack of the run that ended, as fields of an ending, and begin anew."""
+        self.on_side(READ)
+        data, truncated = bytes(self.output), self.output_truncated
+        self.output.clear()
+        self.output_truncated = False
+        found: dict[str, Any] = {}
+        data, found["stack"] = verdicts.split_stack(data)
+        if wanted:
+            truncated = truncated or len(data) > OUTPUT_KEPT
+            found["output"] = data[-OUTPUT_KEPT:].decode("utf-8", "replace")
+            found["output_truncated"] = truncated
+        return found
+
+    # -- ending its run ------------------------------------------------------------------------------------
+
+    def on_alarm(self, now: float) -> None:
+        """A time has come that this worker was to be looked at."""
+        self.alarm = math.inf
+        state = self.state
+        if state is WorkerState.BUSY:
+            self.on_deadline(now)
+        elif state is WorkerState.ASKED:
+            self.dump_or_kill()
+        elif state in (WorkerState.DUMPING, WorkerState.LEAVING):
+            self.kill()
+        elif state is WorkerState.STARTING:
+            limit = self.pool.start_timeout
+            self.start_error = (f"the worker could not start: not ready within {limit} s", None)
+            self.dump_or_kill()
+        elif state is WorkerState.DYING:
+            self.on_overdue()
+
+    def on_deadline(self, now: float) -> None:
+        """The soft or the hard limit of the run has come; what has been received whole by now still counts."""
+        number = self.call_number
+        self.read(limit=1 << 20)
+        call = self.call
+        if call is None or self.call_number != number or self.state is not WorkerState.BUSY:
+            return
+        if now >= self.hard_at:
+            assert call.timeout is not None
+            self.stop(verdicts.timed_out(call.timeout), REASON_DEADLINE)
+            return
+        if now >= self.soft_at:
+            self.soft_at = math.inf
+            self.ask_soft()
+        self.alarm = min(self.soft_at, self.hard_at)
+        self.pool.loop.hurry(self.alarm)
+
+    def look_at_clock(self, awake: float) -> None:
+        """An injected clock was moved: the same as `on_deadline` by that clock."""
+        if self.state is not WorkerState.BUSY or min(self.fake_soft, self.fake_hard) > awake:
+            return
+        self.read(limit=1 << 20)
+        call = self.call
+        if call is None or self.state is not WorkerState.BUSY:
+            return
+        if awake >= self.fake_hard:
+            assert call.timeout is not None
+            self.stop(verdicts.timed_out(call.timeout), REASON_DEADLINE)
+        elif awake >= self.fake_soft:
+            self.fake_soft = math.inf
+            self.ask_soft()
+
+    def ask_soft(self) -> None:
+        """Raise the soft timeout in the action."""
+        self.page[ASK_REASON] = REASON_SOFT
+        self.page[ASK_NUMBER] = self.call_number
+        self.signal(SOFT_SIGNAL)
+
+    def stop(self, verdict: tuple[Outcome, str], reason: int) -> None:
+        """End the run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
+        with self.pool.lock:
+            if self.verdict is None:
+                self.verdict = verdict
+            call = self.call
+            if call is None or self.state is not WorkerState.BUSY:
+                return
+            if call.grace <= 0:
+                grace = 0.0
+            else:
+                grace = call.grace
+                self.state = WorkerState.ASKED
+        if not grace:
+            self.dump_or_kill()
+            return
+        self.page[ASK_REASON] = reason
+        self.page[ASK_NUMBER] = self.call_number
+        self.pool.ask(self)
+        self.alarm = time.monotonic() + grace
+        self.pool.loop.hurry(self.alarm)
+
+    def dump_or_kill(self) -> None:
+        """Kill the worker; where it is out of time, let it first write down where it is."""
+        wanted = self.start_error is not None or (
+            self.verdict is not None and self.verdict[0] is Outcome.TIMED_OUT
+        )
+        if not (wanted and self.pid is not None and _answers_dump(self.pid) and self.signal(DUMP_SIGNAL)):
+            self.kill()
+            return
+        with self.pool.lock:
+            self.state = WorkerState.DUMPING
+        self.alarm = time.monotonic() + DUMP_WAIT
+        self.pool.loop.hurry(self.alarm)
+
+    def signal(self, signum: int) -> bool:
+        """Send a signal to the worker through its pid descriptor; return whether it went."""
+        if self.pidfd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, signum)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Send SIGKILL to the worker and its tree; the slot is free from here on."""
+        with self.pool.lock:
+            if self.state in (WorkerState.DYING, WorkerState.GONE):
+                return
+            was_running = self.state in RUNNING_STATES
+            self.state = WorkerState.DYING
+        if not (self.direct and self.signal(signal.SIGKILL)):
+            self.pool.kill_by_helper(self)
+        self.alarm = time.monotonic() + DEATH_WAIT
+        self.pool.loop.hurry(self.alarm)
+        self.pool.on_dying(self, was_running=was_running)
+
+    def leave(self) -> None:
+        """Let an idle worker exit by itself, within a second."""
+        with self.pool.lock:
+            if self.state not in (WorkerState.IDLE, WorkerState.BUSY):
+                return
+            self.state = WorkerState.LEAVING
+        self.sock.shutdown(1)  # SHUT_WR: it reads the end of the stream
+        self.alarm = time.monotonic() + 1.0
+        self.pool.loop.hurry(self.alarm)
+
+    def on_overdue(self) -> None:
+        """Five seconds after SIGKILL nobody has reported its end."""
+        if self.pidfd is not None and _is_dead(self.pidfd):
+            self.pool.on_helper_silent()
+            return
+        if not self.stuck_reported:
+            self.stuck_reported = True
+            self.pool.on_unkillable(self)
+
+    def close(self) -> None:
+        """Close the parent's ends."""
+        loop = self.pool.loop
+        for fd in (self.sock.fileno(), self.side, self.pidfd):
+            if fd is not None and fd >= 0:
+                loop.forget(fd)
+        self.sock.close()
+        for fd in (self.side, self.pidfd):
+            if fd is not None:
+                os.close(fd)
+        self.pidfd = None
+        loop.alarms.discard(self)
+        self.page.release()
+
+
+def _is_dead(pidfd: int) -> bool:
+    import select
+
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _answers_dump(pid: int) -> bool:
+    """Return whether a process can handle the dump signal now: it is not stopped and does not block it."""
+    if not _system.offers("proc"):
+        return True
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+    state = text[text.find(b"State:\t") + 7 :][:1]
+    blocked = int(text[text.find(b"SigBlk:\t") + 8 :].split(b"\n", 1)[0], 16)
+    caught = int(text[text.find(b"SigCgt:\t") + 8 :].split(b"\n", 1)[0], 16)
+    bit = 1 << (DUMP_SIGNAL - 1)
+    return state not in b"TtZX" and not blocked & bit and bool(caught & bit)
