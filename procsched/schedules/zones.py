@@ -62,7 +62,7 @@ class Zone:
         here, end = self._point(after), self._point(until)
         offset = zone.fromutc(here) - here
         while here < end:
-            there = min(here + STEP, end)
+            there = here + STEP if end - here > STEP else end
             if zone.fromutc(there) - there != offset:
                 return self._pinned((here - self._epoch) // SECOND, (there - self._epoch) // SECOND)
             here = there
