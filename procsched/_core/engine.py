@@ -1,0 +1,227 @@
+"""The decisions of the scheduler: what is due, what starts, what follows, without threads, clocks or locks.
+
+    due times --promote--> ready order --begin--> running --end--> what follows: a slot, a retry, the end
+        ^                                                              |
+        '--------------------------------------------------------------'
+
+Methods are given the time as `wall` (UNIX seconds) and `line` (the same moment on the steady line). What
+has to be carried out collects in the lists of the registry. A schedule that may be slow is never asked here:
+it becomes a `Question` that the driver answers with no lock held and brings back to `settle`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from procsched._core import planning
+from procsched._core.entries import AGAIN, CLOCK_SET, MISFIRE, NOWHERE, STEADY, WALL, Entry, Question
+from procsched._core.models import OverrunPolicy, ScheduledTask, TaskStatus
+from procsched._core.queues import ROUNDING
+from procsched._core.requests import Requests
+from procsched._core.transitions import TaskChange
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from procsched._core.entries import LiveAttempt, Waiter
+    from procsched._core.models import ExecutionRecord, Task
+    from procsched._core.timeline import Timeline
+    from procsched.protocols import Schedule
+
+
+class Engine(Requests):
+    """The whole of the rules: on top of what follows and what is asked for, time and dispatch."""
+
+    def __init__(self, timeline: Timeline, draw: Callable[[], float], **limits: int) -> None:
+        super().__init__(timeline, draw, **limits)
+        # Slots later than these instants, and due by now, are misfires: (on the steady line, wall time),
+        # infinite where nothing is. None while no window is open.
+        self._window: tuple[float, float] | None = None
+        self._last_line = self._last_wall = -math.inf  # at the last look
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def look(self, wall: float, steady: float, awake: float) -> float:
+        """Compare the clocks, follow a step or a suspend, and return this moment on the steady line."""
+        slept = self.timeline.asleep(steady, awake)
+        step = self.timeline.notice(wall, steady)
+        line = self.timeline.line(steady)
+        if slept:
+            self._open_window(self._last_line, self._last_wall)
+        if step is not None:
+            self._follow_step(step, wall, line)
+        self._last_line, self._last_wall = line, wall
+        return line
+
+    def began(self) -> None:
+        """The scheduler starts: slots that passed before are misfires, save those due when scheduled."""
+        self._open_window(-math.inf, -math.inf)
+
+    def _open_window(self, line: float, wall: float) -> None:
+        if self._window is not None:
+            line, wall = min(line, self._window[0]), min(wall, self._window[1])
+        self._window = (line, wall)
+
+    def _follow_step(self, step: float, wall: float, line: float) -> None:
+        if step > 0:
+            self._open_window(math.inf, self._last_wall)
+        for entry in self.entries.values():
+            handle = entry.handle
+            if handle.next_run_at is not None and (
+                entry.queued == STEADY or (entry.steady and entry.status is TaskStatus.PAUSED)
+            ):
+                handle.next_run_at += step
+            elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry):
+                # The new time may have slots in between.
+                last = handle.last_run()
+                self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
+        way = "forward" if step > 0 else "back"
+        self.tell(None, wall, None, "clock", f"the wall clock was set {way} by {abs(step):.3f} s")
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def add(
+        self, task: Task, schedule: Schedule, payload: Any, first: float, wall: float, line: float
+    ) -> Entry:
+        """Register a task whose first slot is `first` on its line."""
+        steady = bool(getattr(schedule, "steady", False))
+        handle = ScheduledTask(task, schedule)
+        entry = Entry(handle, payload, planning.kind_of(schedule), steady, first)
+        entry.owed = first <= (line if steady else wall) + ROUNDING
+        self.entries[task.id] = entry
+        if task.key is not None:
+            self.keys[task.key] = entry
+        self.enqueue(entry, steady, first)
+        self.tell(entry, wall)
+        if self.wants_writes:
+            self.writes.append((handle.snapshot(), None))
+        return entry
+
+    # --- due -> ready -> running -----------------------------------------------------------------------
+
+    def promote(self, wall: float, line: float, limit: int) -> bool:
+        """Move up to `limit` due entries to the ready order. Return whether it moved any."""
+        if self.closing:
+            return False
+        moved = 0
+        for steady, now in ((True, line), (False, wall)):
+            while moved < limit:
+                item = self.due.pop_due(steady, now)
+                if item is None:
+                    break
+                moved += 1
+                self._promote_one(item[4], steady, item[0], item[2], wall, line)
+        if moved < limit:
+            self._window = None  # all that passed in it has been dealt with
+        return moved > 0
+
+    def _promote_one(
+        self, entry: Entry, steady: bool, due_at: float, sequence: int, wall: float, line: float
+    ) -> None:
+        entry.queued = NOWHERE
+        if entry.status is TaskStatus.SCHEDULED:
+            now = line if steady else wall
+            if self._window is not None:
+                since = self._window[0 if steady else 1]
+                if due_at <= now - ROUNDING and since < math.inf:
+                    owed = entry.owed or due_at <= since
+                    self._ask(Question(MISFIRE, entry, now, owed=owed), wall, line)
+                    return
+            if entry.kind == planning.RATE:
+                schedule: Any = entry.handle.schedule
+                if schedule.on_overrun is OverrunPolicy.CATCH_UP:
+                    late = planning.plan_late(entry.slots(), now)
+                    if late is not None:
+                        self._take_plan(entry, late)
+                        due_at = entry.slot
+        self.make_ready(entry, steady, due_at, sequence)
+
+    def pop_ready(self) -> Entry | None:
+        """Take the first entry of the ready order, to be begun at once."""
+        entry: Entry | None = self.ready.pop()
+        if entry is not None:
+            entry.queued = NOWHERE
+        return entry
+
+    def begin(self, entry: Entry, call: LiveAttempt, wall: float) -> None:
+        """An attempt of `entry` starts as `call`. This is where RUNNING is written."""
+        handle = entry.handle
+        if entry.status is TaskStatus.RETRYING:
+            entry.attempt += 1
+        else:
+            entry.attempt = 1
+            entry.run += 1
+            entry.due_wall = entry.slot + self.timeline.offset if entry.steady else entry.slot
+        handle.attempt = entry.attempt
+        handle.next_run_at = None
+        entry.ended = None
+        entry.live = call
+        self.running[handle.task.id] = entry
+        self.counters["started"] += 1
+        self.move(entry, TaskChange.START, wall)
+
+    # --- waiting and shutdown --------------------------------------------------------------------------
+
+    def is_quiet(self, wall: float, line: float, timing: bool) -> bool:
+        """Return whether nothing is due (while `timing`), waits for a worker, runs or is being planned."""
+        if self.running or len(self.ready) or self.open_questions:
+            return False
+        return not (timing and self.due.is_due(line, wall))
+
+    def wait_on(self, entry: Entry, waiter: Waiter) -> tuple[ExecutionRecord | None, str] | None:
+        """Note who waits for the end of the current or next run, or return the answer that is there."""
+        history = entry.handle._history
+        if entry.live is None:
+            if entry.status.is_terminal:
+                return (history[-1], "") if history else (None, f"it is {entry.status.value} and never ran")
+            if entry.status is TaskStatus.PAUSED and entry.ended is not None and entry.ended.verdict != AGAIN:
+                return entry.ended.record, ""
+        if entry.waiters is None:
+            entry.waiters = []
+            self.waiting[entry.handle.task.id] = entry
+        entry.waiters.append(waiter)
+        return None
+
+    def stop_waiting(self, entry: Entry, waiter: Waiter) -> None:
+        """Forget a waiter whose time was up."""
+        if entry.waiters and waiter in entry.waiters:
+            entry.waiters.remove(waiter)
+            if not entry.waiters:
+                entry.waiters = None
+                del self.waiting[entry.handle.task.id]
+
+    def give_back(self, wall: float, line: float) -> list[str]:
+        """Return what is due and not started to its slot, for a shutdown; counted, told and stored.
+
+        A task that waits for its first attempt is SCHEDULED, one that waits for a further one RETRYING.
+        """
+        ids = []
+        for entry in self.ready.live_entries():
+            self.withdraw(entry)
+            self.counters["returned"] += 1
+            ids.append(entry.handle.task.id)
+            if entry.status is TaskStatus.RETRYING:
+                assert entry.ended is not None
+                assert entry.ended.retry_at is not None
+                self.enqueue(entry, True, entry.ended.retry_at)
+                self.tell(entry, wall, None, "status", "returned by the shutdown")
+                if self.wants_writes:
+                    self.writes.append((entry.handle.snapshot(), None))
+            else:
+                self.enqueue(entry, entry.steady, entry.slot)
+                self.move(entry, TaskChange.SCHEDULE, wall, None, "returned by the shutdown")
+        return ids
+
+    def dismiss_waiters(self, why: str) -> None:
+        """Tell all who wait that no run will come."""
+        for entry in list(self.waiting.values()):
+            self.wake_waiters(entry, None, why)
+
+
+def _awaits_slot(entry: Entry) -> bool:
+    """Return whether the task waits for a slot, or will when it is resumed."""
+    if entry.status is TaskStatus.SCHEDULED:
+        return entry.queued == WALL
+    return entry.status is TaskStatus.PAUSED and entry.live is None and entry.ended is None

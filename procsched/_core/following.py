@@ -1,0 +1,279 @@
+"""What follows: the end of an attempt, the answer of a schedule, slots that passed. Pure.
+
+end --> judge --> ask the schedule? --no--------------------> conclude --> a slot, a retry, or the end
+'--yes--> Question --> settle ----------^
+(a fast schedule answers at once, a slow one by way of the driver)
+"""
+
+from __future__ import annotations
+
+from procsched._core import planning
+from procsched._core.entries import (
+    AFTER_RUN,
+    AGAIN,
+    BAD,
+    CLOCK_SET,
+    ENDED,
+    GOOD,
+    MISFIRE,
+    READY,
+    REVIVE,
+    SHUTDOWN,
+    WALL,
+    Ended,
+    Entry,
+    Question,
+)
+from procsched._core.models import Outcome, TaskStatus
+from procsched._core.queues import ROUNDING
+from procsched._core.registry import Registry
+from procsched._core.retrying import decide_retry
+from procsched._core.transitions import TaskChange
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from procsched._core.entries import LiveAttempt
+    from procsched._core.models import ExecutionRecord
+    from procsched._core.planning import Plan
+    from procsched._core.timeline import Timeline
+
+NOTHING = planning.Plan(None)
+
+
+class Following(Registry):
+    """The registry with the rules for what follows.
+
+    Args:
+        timeline, limits: see `Registry`.
+        draw: gives a random number from 0 to 1, for jitter.
+    Attributes:
+        questions: for the driver to answer, oldest first.
+        open_questions: how many of all questions are not settled.
+        closing: a shutdown has begun; nothing is promoted from now on.
+        ended_in_closing: (task id, whether the shutdown killed it) since then.
+    """
+
+    def __init__(self, timeline: Timeline, draw: Callable[[], float], **limits: int) -> None:
+        super().__init__(timeline, **limits)
+        self.draw = draw
+        self.questions: list[Question] = []
+        self.open_questions = 0
+        self.closing = False
+        self.ended_in_closing: list[tuple[str, bool]] = []
+
+    # --- the end of an attempt -------------------------------------------------------------------------
+
+    def end(self, call: LiveAttempt, record: ExecutionRecord, wall: float, line: float) -> bool:
+        """An attempt has ended. Return False for one that is not expected (any more): it changes nothing."""
+        entry = call.entry
+        if entry.live is not call or call.over:
+            self.counters["late_results"] += 1
+            return False
+        call.over = True
+        ended = self._judge(entry, call, record, line)
+        if entry.status is not TaskStatus.RUNNING or not ended.asks_schedule or entry.kind == planning.ONCE:
+            self._conclude(entry, ended, NOTHING, None, wall, line)
+        else:
+            self._ask(self._question_after(AFTER_RUN, entry, ended, wall, line), wall, line)
+        return True
+
+    def _judge(self, entry: Entry, call: LiveAttempt, record: ExecutionRecord, line: float) -> Ended:
+        outcome = record.outcome
+        if outcome is Outcome.SUCCEEDED:
+            return Ended(record, GOOD, line, None, False, call)
+        task = entry.handle.task
+        by_shutdown = outcome is Outcome.KILLED and call.reason == SHUTDOWN
+        draw = self.draw() if task.retry.jitter else 0.5
+        seconds = decide_retry(task.retry, outcome, entry.attempt, draw, by_shutdown=by_shutdown)
+        if seconds is not None:
+            return Ended(record, AGAIN, line, line + seconds, False, call)
+        if outcome is Outcome.KILLED and not by_shutdown:
+            return Ended(record, ENDED, line, None, False, call)
+        return Ended(record, BAD, line, None, by_shutdown or task.on_exhausted == "continue", call)
+
+    def _question_after(self, why: int, entry: Entry, ended: Ended, wall: float, line: float) -> Question:
+        """Ask what follows a run that is over, with all times on the schedule's line."""
+        record, offset = ended.record, self.timeline.offset
+        if not entry.steady:
+            # What was found due within a float's rounding before its slot must not get that slot again.
+            now = entry.slot if 0.0 < entry.slot - wall <= ROUNDING else wall
+            return Question(why, entry, now, ended=ended, record=record, at=record.finished_at)
+        if offset and entry.kind == planning.OTHER:
+            record = record.__replace__(  # type: ignore[attr-defined]
+                due_at=entry.slot, started_at=ended.at - record.duration, finished_at=ended.at
+            )
+        return Question(why, entry, line, ended=ended, record=record, at=ended.at)
+
+    def _conclude(
+        self, entry: Entry, ended: Ended, plan: Plan, error: str | None, wall: float, line: float
+    ) -> None:
+        """Record an attempt, and do what follows. This is where its end is written, record and all."""
+        record, verdict, handle = ended.record, ended.verdict, entry.handle
+        entry.live = None
+        del self.running[handle.task.id]
+        self.counters[record.outcome.value] += 1
+        limit = self.history_limit
+        handle._history = (*handle._history[1 - limit if limit > 1 else limit :], record)
+        if self.closing:
+            killed = record.outcome is Outcome.KILLED and ended.call.reason == SHUTDOWN
+            self.ended_in_closing.append((handle.task.id, killed))
+        if entry.status is TaskStatus.PAUSED:
+            entry.ended = ended
+            self.move(entry, TaskChange.RECORD, wall, record)
+        elif entry.status is TaskStatus.CANCELLED:
+            self.move(entry, TaskChange.RECORD, wall, record)
+            self.retire(entry)
+        elif verdict == AGAIN:
+            assert ended.retry_at is not None
+            entry.ended = ended
+            self.counters["retried"] += 1
+            self.enqueue(entry, True, ended.retry_at)
+            self.move(entry, TaskChange.RETRY, wall, record)
+            return  # whoever waits for the run goes on waiting
+        else:
+            self._follow(entry, ended, plan, error, wall, line, record)
+        if verdict != AGAIN or entry.status is TaskStatus.CANCELLED:
+            self.wake_waiters(entry, record)
+
+    def _follow(
+        self,
+        entry: Entry,
+        ended: Ended | None,
+        plan: Plan,
+        error: str | None,
+        wall: float,
+        line: float,
+        record: ExecutionRecord | None = None,
+    ) -> None:
+        """Do what follows a run that is over, or (without one) slots that passed: a slot, or the end."""
+        verdict = None if ended is None else ended.verdict
+        entry.ended = None
+        if error is not None:
+            self._fail(entry, error, wall, record)
+        elif plan.due_at is not None and (ended is None or ended.asks_schedule):
+            text = self._take_plan(entry, plan)
+            if entry.status is TaskStatus.RUNNING:
+                # By way of the heap, also when it is due: a task must not keep a worker to itself.
+                self.enqueue(entry, entry.steady, plan.due_at)
+                self.move(entry, TaskChange.NEXT, wall, record, text)
+            else:
+                self._place(entry, plan.due_at, wall, line)
+                self.move(entry, TaskChange.SCHEDULE, wall, record, text)
+            self.count_missed(entry, plan.missed, wall)
+        else:
+            entry.handle.next_run_at = None
+            self.count_missed(entry, plan.missed, wall)
+            if verdict == BAD:
+                self._fail(entry, None, wall, record)
+            else:
+                good = verdict == GOOD or (verdict is None and entry.run > 0)
+                self.move(entry, TaskChange.FINISH if good else TaskChange.CANCEL, wall, record)
+                self._ended_without_run(entry, verdict)
+                self.retire(entry)
+
+    def _ended_without_run(self, entry: Entry, verdict: int | None) -> None:
+        if verdict is None:
+            self.wake_waiters(entry, None, "its last slots were missed")
+        if entry.status is TaskStatus.CANCELLED:
+            self.release_key(entry)
+
+    def _take_plan(self, entry: Entry, plan: Plan) -> str | None:
+        """Note what a plan says of slots. Return what is to be said of it."""
+        assert plan.due_at is not None
+        assert plan.dealt is not None
+        entry.slot = plan.due_at
+        entry.dealt = plan.dealt
+        entry.backlog = plan.backlog
+        entry.stands_for = plan.stands_for
+        entry.owed = False
+        if not plan.skipped:
+            return None
+        self.counters["skipped"] += plan.skipped
+        return f"{plan.skipped} slot{'s' if plan.skipped > 1 else ''} skipped"
+
+    def _fail(self, entry: Entry, error: str | None, wall: float, record: ExecutionRecord | None) -> None:
+        """A run's attempts are exhausted, or (with `error`) the schedule itself failed."""
+        entry.handle.next_run_at = None
+        self.add_dead(entry)
+        self.move(entry, TaskChange.FAIL, wall, record, error)
+        if error is not None:
+            self.counters["schedule_errors"] += 1
+            self.problems.append((entry, error))
+            self.tell(entry, wall, None, "health", error)
+            self.wake_waiters(entry, record, error)
+        self.retire(entry)
+
+    # --- slow schedules --------------------------------------------------------------------------------
+
+    def _ask(self, question: Question, wall: float, line: float) -> None:
+        """Have a question answered: at once where that is a matter of arithmetic, else by the driver."""
+        self.open_questions += 1
+        if question.entry.kind == planning.OTHER:
+            self.questions.append(question)
+        else:
+            self.settle(question, question.answer(), None, wall, line)
+
+    def settle(
+        self, question: Question, plan: Plan | None, error: str | None, wall: float, line: float
+    ) -> bool:
+        """Bring the answer to a question: a plan, or why there is none. Return False if it came too late."""
+        self.open_questions -= 1
+        entry, why = question.entry, question.why
+        answer = plan or NOTHING
+        if why == AFTER_RUN:
+            assert question.ended is not None
+            self._conclude(entry, question.ended, answer, error, wall, line)
+            return True
+        if entry.generation != question.generation:
+            return False
+        if why == CLOCK_SET:
+            self._settle_clock_set(entry, answer, error, wall, line)
+        elif why == MISFIRE and error is None and answer.due_at is not None:
+            text = self._take_plan(entry, answer)
+            self._place(entry, answer.due_at, wall, line)
+            if entry.queued != READY:
+                self.move(entry, TaskChange.SCHEDULE, wall, None, text)
+            self.count_missed(entry, answer.missed, wall)
+        elif why == REVIVE:
+            self._settle_revive(entry, answer, wall, line)
+        else:
+            self._follow(entry, question.ended, answer, error, wall, line)
+        return True
+
+    def _place(self, entry: Entry, due_at: float, wall: float, line: float) -> None:
+        """Queue a planned slot, as ready where it is due: in the heap an open window would plan it anew."""
+        steady = entry.steady
+        if self.closing or due_at > (line if steady else wall) + ROUNDING:
+            self.enqueue(entry, steady, due_at)
+        else:
+            entry.handle.next_run_at = due_at + self.timeline.offset if steady else due_at
+            self.make_ready(entry, steady, due_at, self.due.next_sequence())
+
+    def _settle_clock_set(
+        self, entry: Entry, plan: Plan, error: str | None, wall: float, line: float
+    ) -> None:
+        if entry.queued == WALL and entry.status is TaskStatus.SCHEDULED:
+            self.withdraw(entry)
+            if error is not None or plan.due_at is None:
+                self._follow(entry, None, plan, error, wall, line)
+                return
+            self._take_plan(entry, plan)
+            self._place(entry, plan.due_at, wall, line)
+            if self.wants_writes:
+                self.writes.append((entry.handle.snapshot(), None))
+        elif entry.status is TaskStatus.PAUSED and entry.live is None and plan.due_at is not None:
+            self._take_plan(entry, plan)
+            entry.handle.next_run_at = plan.due_at
+
+    def _settle_revive(self, entry: Entry, plan: Plan, wall: float, line: float) -> None:
+        if plan.due_at is None or entry.status is not TaskStatus.FAILED:
+            return
+        self.dead.pop(entry.handle.task.id, None)
+        self.finished.pop(entry.handle.task.id, None)
+        self.withdraw(entry)
+        entry.attempt = entry.handle.attempt = 0
+        self._take_plan(entry, plan)
+        self._place(entry, plan.due_at, wall, line)
+        self.move(entry, TaskChange.REVIVE, wall)

@@ -1,0 +1,91 @@
+"""What users ask for: cancel, kill, pause, resume, revive. Pure."""
+
+from __future__ import annotations
+
+from procsched._core import planning
+from procsched._core.entries import AGAIN, RESUME, REVIVE, SHUTDOWN, Question
+from procsched._core.following import NOTHING, Following
+from procsched._core.models import TaskStatus
+from procsched._core.queues import ROUNDING
+from procsched._core.transitions import TaskChange
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from procsched._core.entries import Entry, LiveAttempt
+
+
+class Requests(Following):
+    """The rules for requests. Each says whether it changed anything; illegal ones change nothing."""
+
+    def cancel(self, entry: Entry, wall: float) -> bool:
+        """Withdraw the task; a live run goes on. Return False for a terminal one."""
+        if entry.status.is_terminal:
+            return False
+        self.withdraw(entry)
+        ended, entry.ended = entry.ended, None
+        entry.handle.next_run_at = None
+        self.move(entry, TaskChange.CANCEL, wall)
+        self.release_key(entry)
+        if entry.live is None:
+            self.wake_waiters(entry, None if ended is None else ended.record, "it was cancelled")
+            self.retire(entry)
+        return True
+
+    def killable(self, entry: Entry, reason: str) -> LiveAttempt | None:
+        """Return the live attempt, marked with why it is ended, or None where there is nothing to end."""
+        call = entry.live
+        if call is None or call.over:
+            return None
+        if call.reason != SHUTDOWN:
+            call.reason = reason
+        return call
+
+    def pause(self, entry: Entry, wall: float, line: float) -> bool:
+        """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""
+        if entry.status.is_terminal or entry.status is TaskStatus.PAUSED:
+            return False
+        if entry.status is TaskStatus.SCHEDULED:
+            # What was due already waited for a worker, and is owed to it.
+            entry.owed = entry.owed or entry.slot <= (line if entry.steady else wall) + ROUNDING
+        self.withdraw(entry)
+        self.move(entry, TaskChange.PAUSE, wall)
+        return True
+
+    def resume(self, entry: Entry, wall: float, line: float) -> bool | Question:
+        """Let a paused task go on. Return False for one that is not paused, or what to ask its schedule.
+
+        The caller answers the question, settles it, and asks again where the answer came too late.
+        """
+        if entry.status is not TaskStatus.PAUSED:
+            return False
+        self.withdraw(entry)
+        ended = entry.ended
+        if entry.live is not None:
+            self.move(entry, TaskChange.REJOIN, wall)
+        elif ended is not None and ended.verdict == AGAIN:
+            assert ended.retry_at is not None
+            self.enqueue(entry, True, ended.retry_at)
+            self.move(entry, TaskChange.RETRY, wall)
+        elif ended is not None and (not ended.asks_schedule or entry.kind == planning.ONCE):
+            self._follow(entry, ended, NOTHING, None, wall, line)
+        else:
+            now = line if entry.steady else wall
+            if ended is not None:
+                question = self._question_after(RESUME, entry, ended, wall, line)
+            else:
+                question = Question(RESUME, entry, now, owed=entry.owed)
+            self.open_questions += 1
+            if entry.kind == planning.OTHER:
+                return question
+            self.settle(question, question.answer(), None, wall, line)
+        return True
+
+    def revive(self, entry: Entry, wall: float, line: float) -> bool | Question:
+        """Give a failed task a new start. Return False for any other, or what to ask its schedule."""
+        if entry.status is not TaskStatus.FAILED:
+            return False
+        question = Question(REVIVE, entry, line if entry.steady else wall)
+        self.open_questions += 1
+        if entry.kind == planning.OTHER:
+            return question
+        return self.settle(question, question.answer(), None, wall, line)
