@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import threading
 import time
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAR_AHEAD = 9_000_000_000.0  # UNIX seconds, in the year 2255: the timer is there to be cancelled
-STEP_SECONDS = 0.05  # a step while the watch was being set up is told from this size on
 
 log = logging.getLogger("procsched")
 
@@ -30,51 +30,33 @@ log = logging.getLogger("procsched")
 class _ClockWatch:
     """One thread that waits for the kernel to say that the wall clock was set, and its watchers."""
 
-    def __init__(self, offset: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         # `_watch_lock` guards the fields below; they are touched by the thread, watchers and closers. It
         # is never held while a callback runs.
         self.callbacks: dict[object, Callable[[], None]] = {}  # guarded by _watch_lock
         self.ended = False  # guarded by _watch_lock
-        self.offset = offset
-        self.expected = offset()
-        self.timer = -1  # guarded by _watch_lock
+        # Made here and not in the thread, although below Python 3.13 this loads ctypes: a fork while
+        # another thread is importing leaves the child with a lock on that module that nobody opens.
+        self.timer = _timerfd.timerfd_create(time.CLOCK_REALTIME)
         self.wake_read, self.wake_write = os.pipe()
+        self.poll = select.poll()
+        self.poll.register(self.timer, select.POLLIN)
+        self.poll.register(self.wake_read, select.POLLIN)
         self.thread = threading.Thread(target=self._run, name="procsched-clock", daemon=True)
+        _arm(self.timer)
 
     def _run(self) -> None:
         try:
-            # Here and not in the constructor: below Python 3.13 this loads ctypes, and a scheduler that
-            # starts need not wait for that.
-            if not _timerfd.available():
-                log.info("steps of the wall clock are not noticed at once: no timer descriptors here")
-                return
-            timer = _timerfd.timerfd_create(time.CLOCK_REALTIME)
-            with _watch_lock:
-                self.timer = timer
-            self._wait_for_steps(timer)
+            while all(ready != self.wake_read for ready, _ in self.poll.poll()):
+                stepped = _was_set(self.timer)
+                # Armed before the watchers look at the clock: a step after their look is told again.
+                if _arm(self.timer) or stepped:
+                    self._tell()
         except Exception:  # whatever it is, nobody else would tell
             log.exception("steps of the wall clock are no longer noticed")
         finally:
             with _watch_lock:
                 self.release()
-
-    def _wait_for_steps(self, fd: int) -> None:
-        import select
-
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.register(self.wake_read, select.POLLIN)
-        stepped = _arm(fd)
-        if abs(self.offset() - self.expected) > STEP_SECONDS:
-            stepped = True  # set between the call of `watch` and the line above
-        while True:
-            if stepped:
-                self._tell()
-            if any(ready == self.wake_read for ready, _ in poll.poll()):
-                return
-            stepped = _was_set(fd)
-            # Armed before the watchers look at the clock: a step after their look is told again.
-            stepped = _arm(fd) or stepped
 
     def _tell(self) -> None:
         with _watch_lock:
@@ -100,8 +82,7 @@ class _ClockWatch:
             self.ended = True
             os.close(self.wake_read)
             os.close(self.wake_write)
-            if self.timer >= 0:
-                os.close(self.timer)
+            os.close(self.timer)
 
 
 def _arm(fd: int) -> bool:
@@ -130,15 +111,12 @@ _current: _ClockWatch | None = None  # guarded by _watch_lock
 _fork_hooked = False  # guarded by _watch_lock
 
 
-def watch_clock(callback: Callable[[], None], offset: Callable[[], float]) -> Callable[[], None]:
-    """Do what `SystemClock.watch` says, on Linux.
+def watch_clock(callback: Callable[[], None]) -> Callable[[], None]:
+    """Do what `SystemClock.watch` says; `_timerfd.available()` is true.
 
-    Args:
-        callback: called without arguments, on the shared thread.
-        offset: reads wall time minus steady time, in seconds.
     Raises:
-        RuntimeError: the system has no thread left.
-        OSError: it has no descriptor left.
+        OSError: the system has no descriptor left.
+        RuntimeError: it has no thread left.
     """
     global _current, _fork_hooked
     token = object()
@@ -148,7 +126,7 @@ def watch_clock(callback: Callable[[], None], offset: Callable[[], float]) -> Ca
             _fork_hooked = True
         watch = _current
         if watch is None or watch.ended:
-            watch = _ClockWatch(offset)
+            watch = _ClockWatch()
             watch.callbacks[token] = callback
             try:
                 watch.thread.start()

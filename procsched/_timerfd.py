@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import time
 
 from procsched._system import libc, offers
@@ -86,12 +87,9 @@ def timerfd_read(fd: int) -> int:
         OSError: with ECANCELED the clock was set; the next `timerfd_arm` makes it ready for another time.
     """
     try:
-        return int.from_bytes(os.read(fd, 8), "little" if _LITTLE else "big")
+        return int.from_bytes(os.read(fd, 8), sys.byteorder)
     except BlockingIOError:
         return 0
-
-
-_LITTLE = struct.pack("=H", 1) == b"\x01\x00"
 
 
 def _settime(fd: int, flags: int, seconds: int, nanoseconds: int) -> None:

@@ -13,7 +13,6 @@ import time
 
 from procsched import _timerfd
 from procsched._clock_watch import watch_clock
-from procsched._system import offers
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -60,10 +59,6 @@ def _steady_clock() -> Callable[[], float]:
 _steady = _steady_clock()
 
 
-def _wall_minus_steady() -> float:
-    return time.time() - _steady()
-
-
 class SystemClock:
     """The clocks of this system. The scheduler's default.
 
@@ -99,16 +94,15 @@ class SystemClock:
         """Call `callback` whenever the wall clock was set or the system woke up, without polling.
 
         It is called from the thread "procsched-clock", which all watchers of this process share, with no
-        lock held. An exception is logged and goes no further. In a fork of this process nobody watches.
+        lock held. An exception is logged and goes no further. What happened before this call is not told.
+        In a fork of this process nobody watches.
 
         Returns:
             A function that ends the watch, and may be called twice. Once it has returned no call begins
             any more, and with the last watcher the thread has ended; where a callback itself called it, the
             thread ends after that callback.
         """
-        if not offers("timerfd"):  # whether it works as well is tried by the thread: see there
-            return _nothing
-        return watch_clock(callback, _wall_minus_steady)
+        return watch_clock(callback) if self.watches_steps else _nothing
 
     def __repr__(self) -> str:
         return "SystemClock()"

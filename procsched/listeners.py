@@ -96,6 +96,8 @@ class EventDelivery:
         self._closed = False  # guarded by _lock
         if callable(getattr(listeners, "on_task_event", None)):
             raise ValidationError("listeners must be a sequence: put the one listener into a list")
+        if not hasattr(listeners, "__iter__"):
+            raise ValidationError(f"listeners must be a sequence of listeners, not {listeners!r}")
         for listener in listeners:
             self.add(listener)
 
@@ -262,7 +264,7 @@ class EventDelivery:
                 continue
             try:
                 outlet.listener.on_task_event(entry[1])
-            except BaseException as error:  # noqa: BLE001 - whatever user code raises, this thread goes on
+            except BaseException as error:  # whatever user code raises, this thread goes on
                 self._note_error(outlet, entry[1], error)
             with self._lock:
                 outlet.handling = 0

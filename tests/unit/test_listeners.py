@@ -412,6 +412,8 @@ def test_one_listener_is_no_sequence() -> None:
     """It is told what to write instead."""
     with pytest.raises(ValidationError, match="put the one listener into a list"):
         EventDelivery(EventLog(), 5, print)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="listeners must be a sequence"):
+        EventDelivery(print, 5, print)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, None, True])
