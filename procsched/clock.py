@@ -100,7 +100,8 @@ class SystemClock:
         Returns:
             A function that ends the watch, and may be called twice. Once it has returned no call begins
             any more, and with the last watcher the thread has ended; where a callback itself called it, the
-            thread ends after that callback.
+            thread ends after that callback. It may wait for a callback that is going on, so call it with no
+            lock held that a callback takes.
         """
         return watch_clock(callback) if self.watches_steps else _nothing
 
