@@ -62,7 +62,7 @@ def libc() -> Any:
 
 
 def prctl(option: int, argument: int) -> bool:
-    """Call prctl(2) with one argument. Return False where there is no such call, or it refuses."""
+    """Set one option of this process by prctl(2); return False where there is no such call, or it refuses."""
     try:
         call = libc().prctl
     except (AttributeError, OSError):
@@ -130,19 +130,21 @@ def process_descendants(pid: int) -> list[int]:
         return []
 
 
-def signal_descendants(pid: int, signum: int) -> None:
-    """Send a signal to every descendant of `pid`, a child of ours that is not reaped.
+def signal_descendants(pid: int, signum: int) -> int:
+    """Send a signal to every descendant of `pid`, a child of ours that is not reaped; return how many got it.
 
     Others reap the descendants, so each is signalled through a pid descriptor that was opened before it was seen
     below `pid` for the second time: a number that has passed to a stranger in between is not signalled.
     """
+    reached = 0
     if not offers("pidfd"):
         for descendant in process_descendants(pid):
             try:
                 os.kill(descendant, signum)
+                reached += 1
             except (ProcessLookupError, PermissionError):
                 continue
-        return
+        return reached
     opened: dict[int, int] = {}
     try:
         for descendant in process_descendants(pid):
@@ -154,11 +156,13 @@ def signal_descendants(pid: int, signum: int) -> None:
             if descendant in opened:
                 try:
                     signal.pidfd_send_signal(opened[descendant], signum)
+                    reached += 1
                 except (ProcessLookupError, PermissionError):
                     continue
     finally:
         for fd in opened.values():
             os.close(fd)
+    return reached
 
 
 class KernelTimer:

@@ -22,7 +22,7 @@ class ProcschedError(Exception):
     Attributes that a subclass documents are keyword arguments of its constructor and survive pickling.
     """
 
-    def __init__(self, message: str = "", **details: Any) -> None:
+    def __init__(self, message: str = "", /, **details: Any) -> None:
         super().__init__(message)
         self.__dict__.update(details)
 

@@ -23,7 +23,7 @@ def type_name(exception: BaseException) -> str:
     """Return the name of the exception's type, for any type that a metaclass may have made."""
     try:
         return str(type(exception).__name__)
-    except Exception:  # noqa: BLE001 - a metaclass may do anything
+    except Exception:  # a metaclass may do anything
         return "exception"
 
 
@@ -31,7 +31,7 @@ def message_of(exception: BaseException) -> str:
     """Return the exception's text, with line ends replaced and its length capped. Never raises."""
     try:
         text = str(exception)
-    except Exception as failure:  # noqa: BLE001 - user code
+    except Exception as failure:  # user code
         return f"<its text cannot be had: __str__ raised {type_name(failure)}>"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
@@ -45,10 +45,10 @@ def traceback_text(exception: BaseException) -> str:
 
     try:
         return "".join(traceback.format_exception(exception))
-    except Exception:  # noqa: BLE001 - `__str__`, `__notes__` or `__cause__` of a user's exception
+    except Exception:  # `__str__`, `__notes__` or `__cause__` of a user's exception
         lines = ["Traceback (most recent call last):\n"]
         try:
             lines += traceback.format_tb(exception.__traceback__)
-        except Exception:  # noqa: BLE001 - the source may be gone or unreadable
+        except Exception:  # the source may be gone or unreadable
             lines.append("  (its frames cannot be shown)\n")
         return "".join([*lines, describe(exception), "\n"])

@@ -71,7 +71,8 @@ def frozen(cls: type[_T]) -> type[_T]:
     body["__match_args__"] = tuple(fields)
     body["__frozen_keywords__"] = tuple(keywords)
     body["__frozen_defaults__"] = defaults
-    made: Any = type(cls)(cls.__name__, cls.__bases__, body)
+    metaclass: Any = type(cls)
+    made: Any = metaclass(cls.__name__, cls.__bases__, body)
 
     def parameter(name: str) -> str:
         return f"{name}=_default_{name}" if name in defaults else name

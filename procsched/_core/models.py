@@ -371,7 +371,16 @@ class ScheduledTask:
         generation: grows with every change that makes earlier queue entries stale.
     """
 
-    __slots__ = ("__weakref__", "_history", "attempt", "generation", "next_run_at", "schedule", "status", "task")
+    __slots__ = (
+        "__weakref__",
+        "_history",
+        "attempt",
+        "generation",
+        "next_run_at",
+        "schedule",
+        "status",
+        "task",
+    )
 
     def __init__(
         self,
@@ -433,7 +442,13 @@ class ScheduledTask:
     def snapshot(self) -> ScheduledTask:
         """Return a copy that no longer changes."""
         return ScheduledTask(
-            self.task, self.schedule, self.status, self.next_run_at, self.attempt, self.generation, self._history
+            self.task,
+            self.schedule,
+            self.status,
+            self.next_run_at,
+            self.attempt,
+            self.generation,
+            self._history,
         )
 
     def __repr__(self) -> str:

@@ -125,7 +125,9 @@ class Decoder:
             if magic != MAGIC:
                 raise WireError(f"no frame begins with {bytes(pending[:16])!r}")
             if size > self.cap or meta_size > META_CAP:
-                raise WireError(f"a frame of {size} bytes ({meta_size} of meta data) is over the cap of {self.cap}")
+                raise WireError(
+                    f"a frame of {size} bytes ({meta_size} of meta data) is over the cap of {self.cap}"
+                )
             body = HEADER.size + meta_size
             if len(pending) >= body + size:
                 meta = bytes(pending[HEADER.size : body])

@@ -1,7 +1,7 @@
-"""The guard and the helper: the two processes between the parent and its workers.
+r"""The guard and the helper: the two processes between the parent and its workers.
 
     parent ---------------- control socket ----------------.
-      |  \\_ one socket pair per worker ____________         |
+      |  \_ one socket pair per worker ____________         |
       | starts (exec)                              \\        |
     guard   waits for: death of parent, of helper    |       |
       | forks                                        |       |

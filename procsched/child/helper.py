@@ -8,7 +8,6 @@ them (unix(7), SCM_RIGHTS).
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import socket
@@ -80,9 +79,9 @@ class Helper:
         sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
         import faulthandler  # so that every worker has it from the start
 
-        import procsched.child.worker
+        import procsched.child.worker as worker
 
-        del faulthandler
+        del faulthandler, worker
         try:
             import importlib
 
@@ -110,9 +109,9 @@ class Helper:
     def warm(self) -> None:
         """Import what workers are likely to need, once, where they share it."""
         self.warmed = True
-        import cloudpickle
+        from procsched import _byvalue
 
-        del cloudpickle
+        _byvalue.dumps(_BecomeWorker)
 
     def serve(self) -> None:
         """Serve until the parent hangs up or dies, then end everything."""
@@ -195,9 +194,15 @@ class Helper:
             os.kill(pid, signal.SIGTERM)
 
     def kill_tree(self, pid: int) -> None:
-        """Kill a worker of ours that has not been reaped, where the parent has no pid descriptor of it."""
+        """Kill a worker of ours that has not been reaped, and what a walk finds below it.
+
+        For systems without pid descriptors or subreapers: what has left the tree before is not found.
+        """
         if not _system.offers("subreaper"):
-            _system.signal_descendants(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGSTOP)  # it must not start more while we walk
+            for _ in range(10):
+                if not _system.signal_descendants(pid, signal.SIGKILL):
+                    break
         try:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

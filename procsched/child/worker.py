@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 
-from procsched import _system
+from procsched import _byvalue, _system
 from procsched._core import wire
 from procsched._core.failures import describe, traceback_text
 from procsched.child import current
@@ -31,6 +31,7 @@ from procsched.child.protocol import (
     ASK_REASON,
     DUMP_SIGNAL,
     PAGE_SIZE,
+    REASON_DEADLINE,
     REASON_KILL,
     REASON_SOFT,
     SOFT_SIGNAL,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _TIMERS = tuple(
-    getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+    if hasattr(signal, name)
 )
 
 
@@ -154,11 +157,17 @@ class Worker:
         if asked and asked == self.number and self.armed:
             if self.page[ASK_REASON] == REASON_KILL:
                 self.stop(TaskKilledError("the run was asked to stop"))
-            else:
+            elif self.page[ASK_REASON] == REASON_DEADLINE:
                 self.stop(TaskTimeoutError("the run is out of time"))
+            else:
+                self.default_effect(signum)
         elif not asked or asked not in (self.number, self.last):
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
+            self.default_effect(signum)
+
+    def default_effect(self, signum: int) -> None:
+        """Do what the signal does to a process that does not handle it."""
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
 
     def on_soft(self, _signum: int, _frame: FrameType | None) -> None:
         """The soft timeout of the run that the page names; one that ended meanwhile is none of our business."""
@@ -199,7 +208,8 @@ class Worker:
             if signal.getsignal(signum) is not handler:
                 signal.signal(signum, handler)
         identity = pickle.loads(frame.meta) if frame.meta else ("", "", 1, 1, None)
-        current._set_current(current.CurrentRun(*identity, tell=self.tell))
+        task_id, name, number, run, timeout = identity
+        current._set_current(current.CurrentRun(task_id, name, number, run, timeout, self.tell))
         if frame.flags & wire.CAPTURE:
             saved = self.capture()
         began = time.monotonic()
@@ -256,9 +266,7 @@ class Worker:
             if error.__traceback__ is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # without this frame
             flags = 0 if isinstance(error, Exception) else wire.FOREIGN
-            if self.raised is not None and (
-                error is self.raised or type(error).__name__ == "CancelledError"
-            ):
+            if self.raised is not None and (error is self.raised or type(error).__name__ == "CancelledError"):
                 flags |= wire.SOFT
             return wire.RAISED, flags, pack_failure(error, stage)
 
@@ -282,7 +290,9 @@ class Worker:
         """Send progress of the run that is going on."""
         number = self.number
         if number and os.getpid() == self.pid:
-            payload = pickle.dumps((float(done), None if total is None else float(total), str(note)[:1000]), 5)
+            payload = pickle.dumps(
+                (float(done), None if total is None else float(total), str(note)[:1000]), 5
+            )
             self.channel.write(wire.encode(wire.PROGRESS, number, payload))
 
     # -- between runs --------------------------------------------------------------------------------------
@@ -362,9 +372,7 @@ def pack_result(result: Any) -> bytes:
         data, foreign = buffer.getvalue(), pickler.foreign
     except Exception:
         try:
-            import cloudpickle
-
-            data, foreign = cloudpickle.dumps(result, 5), True
+            data, foreign = _byvalue.dumps(result), True
         except Exception as error:
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
@@ -408,9 +416,7 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
         pickle.loads(carried)
     except BaseException:
         try:
-            import cloudpickle
-
-            carried = cloudpickle.dumps(error, 5)
+            carried = _byvalue.dumps(error)
             pickle.loads(carried)
         except BaseException:
             carried = None

@@ -226,7 +226,7 @@ class StoreWriter:
         while batch:
             try:
                 written = self._write_some(batch)
-            except BaseException as error:  # noqa: BLE001 - whatever user code raises, this thread goes on
+            except BaseException as error:  # whatever user code raises, this thread goes on
                 streak += 1
                 self._note_failure(error, streak)
                 if not self._may_retry(streak):

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("procsched")
 
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main; sys.path.pop(0); main()"
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main; "
+    "sys.path.pop(0); main()"
+)
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -161,7 +164,7 @@ class Launcher:
         """Hang up: the helper ends its workers and itself, the guard follows, `on_helper_lost` comes."""
         self.closing = True
         if self._control is not None:
-            self._close_control()
+            self._control.sock.shutdown(1)  # SHUT_WR; our reading end stays open, to see it go
 
     def destroy(self) -> None:
         """Kill the helper, or the guard where there is none yet: they no longer answer. What is left follows."""
@@ -224,6 +227,7 @@ class Launcher:
             if message is None:
                 self._close_control()
                 if self._guard_fd is None:
+                    # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
                 return
             self._handle(message, fds)

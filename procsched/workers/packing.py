@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 
+from procsched import _byvalue
 from procsched.errors import TaskSerializationError
 
 TYPE_CHECKING = False
@@ -35,15 +36,15 @@ def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         # By reference into the main script would be found here, and nowhere in the worker.
         if data and b"__main__" not in data and b"__mp_main__" not in data:
             return data
-    import cloudpickle as by_value
-
     try:
-        return bytes(by_value.dumps(call, 5))
+        return _byvalue.dumps(call)
     except Exception as error:
         raise _explain(action, args, kwargs, error) from error
 
 
-def _explain(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> TaskSerializationError:
+def _explain(
+    action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> TaskSerializationError:
     try:
         path, culprit = _find(action, args, kwargs)
     except Exception:  # somebody's attribute access raises
@@ -84,10 +85,8 @@ def _find(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
 
 
 def _can(value: Any) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value, 5)
+        _byvalue.dumps(value)
     except Exception:
         return False
     return True

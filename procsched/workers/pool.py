@@ -25,7 +25,6 @@ import pickle
 import sys
 import threading
 import time
-from collections import deque
 
 from procsched import _system
 from procsched._core import wire
@@ -92,14 +91,22 @@ class ProcessPool(Alarm):
     ) -> None:
         super().__init__()
         if workers is None:
-            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = (
+                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            )
         self.size = _count("workers", workers)
-        self.max_runs = None if max_runs_per_worker is None else _count("max_runs_per_worker", max_runs_per_worker)
-        self.max_rss = None if max_rss_per_worker is None else _count("max_rss_per_worker", max_rss_per_worker)
+        self.max_runs = (
+            None if max_runs_per_worker is None else _count("max_runs_per_worker", max_runs_per_worker)
+        )
+        self.max_rss = (
+            None if max_rss_per_worker is None else _count("max_rss_per_worker", max_rss_per_worker)
+        )
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
         self.capture_output = bool(capture_output)
         if initializer is not None and not callable(initializer):
-            raise ValidationError(f"initializer must be callable, not {type(initializer).__name__} {initializer!r}")
+            raise ValidationError(
+                f"initializer must be callable, not {type(initializer).__name__} {initializer!r}"
+            )
         self._initializer = None if initializer is None else packing.pack(initializer, tuple(initargs), {})
         if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
             raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
@@ -118,7 +125,9 @@ class ProcessPool(Alarm):
         self.loop: Loop  # from `start` on
         self.awake: Callable[[], float] = time.monotonic
         self._idle: list[Worker] = []  # guarded by lock; the last one is the warmest
-        self._workers: dict[int, Worker] = {}  # all that are not gone; changed by the I/O thread with the lock
+        self._workers: dict[
+            int, Worker
+        ] = {}  # all that are not gone; changed by the I/O thread with the lock
         self._free_pages: list[int] = []
         self._source: CallSource | None = None
         self._launcher: Launcher | None = None
@@ -132,11 +141,19 @@ class ProcessPool(Alarm):
         self._start_wanted = False  # a start is asked for and not looked at yet; guarded by lock
         self._closing = False  # guarded by lock
         self._closed = threading.Event()
-        self._closer: _Closer
+        self._closer: _Closer | None = None  # from the beginning of the shutdown on
         self._pid = os.getpid()
         self._sent_environ: dict[str, str] = {}
         self._counters = dict.fromkeys(
-            ("spawned", "killed_workers", "recycled", "start_failures", "helper_restarts", "unkillable", "late_results"),
+            (
+                "spawned",
+                "killed_workers",
+                "recycled",
+                "start_failures",
+                "helper_restarts",
+                "unkillable",
+                "late_results",
+            ),
             0,
         )
 
@@ -200,7 +217,12 @@ class ProcessPool(Alarm):
         """
         with self.lock:
             worker: Worker | None = call.worker
-            if worker is None or worker.call is not call or worker.verdict is not None or worker.held is not None:
+            if (
+                worker is None
+                or worker.call is not call
+                or worker.verdict is not None
+                or worker.held is not None
+            ):
                 return False
             worker.verdict = (Outcome.KILLED, reason)
         self.loop.call_soon(functools.partial(self._carry_out_kill, worker, call))
@@ -223,6 +245,10 @@ class ProcessPool(Alarm):
             ]
         earliest = min(times, default=math.inf)
         return None if earliest == math.inf else earliest
+
+    def workers_locked(self) -> list[Worker]:
+        """Return the workers that are not gone. The caller holds the lock."""
+        return list(self._workers.values())
 
     def stats(self) -> tuple[tuple[WorkerStats, ...], dict[str, int]]:
         """Return the workers that are not gone, and the counters. Any thread."""
@@ -310,8 +336,9 @@ class ProcessPool(Alarm):
         if not self._free_pages:
             raise OSError("too many workers that cannot be ended")
         environ = dict(os.environ) if self._env is None else self._env
+        path = self.import_path()
         start = {
-            "path": self.import_path(),
+            "path": path,
             "argv": list(sys.argv),
             "environ": None if environ == self._sent_environ else environ,
             "cwd": self._cwd or _working_directory(),
@@ -339,7 +366,7 @@ class ProcessPool(Alarm):
             theirs.close()
             if side_write >= 0:
                 os.close(side_write)
-        worker.path = start["path"]
+        worker.path = path
         with self.lock:
             self._workers[worker.number] = worker
             self._counters["spawned"] += 1
@@ -489,7 +516,9 @@ class ProcessPool(Alarm):
         self._ensure()
         self.pump()
 
-    def on_gone(self, number: int, status: int, at: float, cpu: float, rss: int, stuck: tuple[int, ...]) -> None:
+    def on_gone(
+        self, number: int, status: int, at: float, cpu: float, rss: int, stuck: tuple[int, ...]
+    ) -> None:
         """A worker is dead and reaped, and all of its tree has been sent SIGKILL."""
         worker = self._workers.get(number)
         if worker is None:
@@ -524,7 +553,10 @@ class ProcessPool(Alarm):
         start_error = worker.start_error
         if never_ready and start_error is None:
             words = verdicts.exit_words(status)[0]
-            start_error = (f"the worker could not start: it died ({words})", worker.take_output(wanted=False)["stack"])
+            start_error = (
+                f"the worker could not start: it died ({words})",
+                worker.take_output(wanted=False)["stack"],
+            )
         elif never_ready and start_error is not None and start_error[1] is None:
             start_error = (start_error[0], worker.take_output(wanted=False)["stack"])
         self._remove(worker)
@@ -556,7 +588,9 @@ class ProcessPool(Alarm):
                 call.worker = None
             self._counters["unkillable"] += 1
             verdict = worker.verdict or (Outcome.CRASHED, "worker stuck")
-        text = f"worker {worker.pid} has not ended {verdicts_wait()} s after SIGKILL: it is stuck in the kernel"
+        text = (
+            f"worker {worker.pid} has not ended {verdicts_wait()} s after SIGKILL: it is stuck in the kernel"
+        )
         self._problem(text)
         if call is not None:
             ending = worker.held or Ending(verdict[0], f"{verdict[1]}; {text}")
@@ -572,7 +606,7 @@ class ProcessPool(Alarm):
     def on_helper_lost(self, reason: str, preload: tuple[str, str] | None) -> None:
         """The helper has ended, and its workers with it."""
         self._launcher = None
-        lost = [worker for worker in self._workers.values()]
+        lost = list(self._workers.values())
         ended: list[tuple[Call, Ending]] = []
         for worker in lost:
             if worker.call is not None and worker.held is None:
@@ -662,7 +696,7 @@ class ProcessPool(Alarm):
 
     def check_empty(self) -> None:
         """When the last worker is gone, the helper may go."""
-        if not self._workers or time.monotonic() >= self._closer.alarm:
+        if self._closer is not None and not self._workers:
             if self._launcher is None:
                 self._finish_shutdown()
             elif not self._launcher.closing:

@@ -5,8 +5,9 @@
     any of them --broken pipe, start limit--> DYING --reaped, tree ended--> GONE
     IDLE --recycled, shutdown--> LEAVING --reaped--> GONE
 
-Who touches what: `assign` runs in whichever thread pumps, with the pool's lock held, and ends with a write that does
-not block. Everything else runs on the pool's I/O thread; where it changes what `assign` or `kill` reads, with the lock.
+Who touches what: `assign_locked` runs in whichever thread pumps, with the pool's lock held, and ends with a write
+that does not block. Everything else runs on the pool's I/O thread; where it changes what `assign_locked` or
+`ProcessPool.kill` reads, it does so with the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from procsched.child.protocol import (
     DUMP_SIGNAL,
     PAGE_WORDS,
     REASON_DEADLINE,
-    REASON_KILL,
     REASON_SOFT,
     SOFT_SIGNAL,
 )
@@ -104,7 +104,9 @@ class Worker(Alarm):
         "verdict",
     )
 
-    def __init__(self, pool: ProcessPool, number: int, sock: socket.socket, side: int, page_index: int) -> None:
+    def __init__(
+        self, pool: ProcessPool, number: int, sock: socket.socket, side: int, page_index: int
+    ) -> None:
         super().__init__()
         self.pool = pool
         self.number = number
@@ -164,7 +166,9 @@ class Worker(Alarm):
             self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(path, 5)))
         meta = pickle.dumps((call.task_id, call.name, call.attempt, call.run, timeout), 5)
         flags = wire.CAPTURE if call.capture_output or self.pool.capture_output else 0
-        self._queue_locked(wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta))
+        self._queue_locked(
+            wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta)
+        )
         self.flush_locked()
 
     def send_start(self, payload: bytes) -> None:
@@ -322,7 +326,7 @@ class Worker(Alarm):
             self.on_overdue()
 
     def on_deadline(self, now: float) -> None:
-        """The soft or the hard limit of the run has come; what has been received whole by now still counts."""
+        """The soft or the hard limit of the run has come; what was received whole by now still counts."""
         number = self.call_number
         self.read(limit=1 << 20)
         call = self.call

@@ -66,7 +66,7 @@ def decide_death(
 def stack_is_complete(data: bytes | bytearray) -> bool:
     """Return whether faulthandler's dump of one thread in `data` has been written to its end."""
     start = data.rfind(STACK_HEADS[0])
-    return start >= 0 and (data.endswith(_BOTTOM) or data.endswith(b"  ...\n"))
+    return start >= 0 and data.endswith((_BOTTOM, b"  ...\n"))
 
 
 def split_stack(data: bytes) -> tuple[bytes, str | None]:
@@ -82,7 +82,7 @@ def split_stack(data: bytes) -> tuple[bytes, str | None]:
     if 0 <= fatal < start:
         start = fatal
     lines = data[start:].decode("utf-8", "replace").splitlines()
-    kept = []
+    kept: list[str] = []
     for line in lines:
         if any(mark in line for mark in _OURS) or (line.startswith('  File "<string>"') and kept):
             continue

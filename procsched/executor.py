@@ -1,0 +1,665 @@
+"""`ProcessExecutor`: the face of `concurrent.futures` on the pool that the scheduler uses too.
+
+    submit() --> Core: one queue per priority --next_call()--> ProcessPool --> worker
+    result() <-- ProcessFuture <-- Core.on_ended() <-- I/O thread
+    add_done_callback() <-- callback thread
+
+The `Core` does the work and is what the pool's thread refers to, so that an executor which nobody refers to any more
+can be collected: it then finishes its calls and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from concurrent.futures import Executor
+
+from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
+from procsched.clock import SystemClock
+from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
+from procsched.future import ProcessFuture
+from procsched.workers.base import Call
+from procsched.workers.loop import Alarm
+from procsched.workers.pool import ProcessPool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from procsched.workers.base import Ending
+
+WINDOW_PER_WORKER = 16  # chunks of a `map` that are ahead of its consumer, unless `buffersize` says otherwise
+LEAST_WINDOW = 256
+
+logger = logging.getLogger("procsched")
+_UNSET: Any = object()
+
+
+class Options:
+    """The settings of a call, checked. `replace` makes a changed copy."""
+
+    __slots__ = ("capture_output", "grace", "name", "priority", "retry", "soft_timeout", "timeout")
+
+    def __init__(self) -> None:
+        self.timeout: float | None = None
+        self.soft_timeout: float | None = None
+        self.grace = 0.0
+        self.priority = Priority.NORMAL
+        self.retry = NO_RETRY
+        self.name = ""
+        self.capture_output = False
+
+    def replace(self, **changes: Any) -> Options:
+        """Return a copy with `changes`; a value of `_UNSET` changes nothing.
+
+        Raises:
+            ValidationError: naming the option.
+        """
+        made = Options()
+        for name in Options.__slots__:
+            setattr(made, name, getattr(self, name))
+        for name, value in changes.items():
+            if value is _UNSET:
+                continue
+            if name in ("timeout", "soft_timeout"):
+                value = None if value is None else finite_seconds(name, value, above=True)
+            elif name == "grace":
+                value = finite_seconds(name, value)
+            elif name == "retry":
+                if not isinstance(value, RetryPolicy):
+                    raise ValidationError(
+                        f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}"
+                    )
+            elif name == "priority":
+                if isinstance(value, bool) or value not in tuple(Priority):
+                    raise ValidationError(f"priority must be a Priority (0, 1 or 2), not {value!r}")
+                value = Priority(value)
+            elif name == "name":
+                if not isinstance(value, str):
+                    raise ValidationError(f"name must be a text, not {type(value).__name__} {value!r}")
+            elif name == "capture_output":
+                value = bool(value)
+            elif name in ("limits", "sandbox"):
+                if value is not None:
+                    raise ValidationError(
+                        f"{name} is not supported by this version of procsched; leave it None"
+                    )
+                continue
+            else:
+                raise ValidationError(f"unknown option {name!r}; known are {', '.join(Options.__slots__)}")
+            setattr(made, name, value)
+        if made.timeout is not None and made.soft_timeout is not None and made.soft_timeout >= made.timeout:
+            raise ValidationError(
+                f"soft_timeout must be shorter than timeout ({made.timeout} s), not {made.soft_timeout} s"
+            )
+        return made
+
+    @property
+    def per_item(self) -> bool:
+        """Whether each item of a `map` is an attempt of its own."""
+        return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
+
+
+class _Item(Call):
+    """One attempt of a submitted call."""
+
+    __slots__ = ("began", "core", "future", "options", "over", "queued", "started_at", "withdrawn")
+
+    def __init__(self, core: Core, future: ProcessFuture, payload: bytes, options: Options) -> None:
+        super().__init__(
+            payload,
+            timeout=options.timeout,
+            soft_timeout=options.soft_timeout,
+            grace=options.grace,
+            capture_output=options.capture_output,
+            name=options.name,
+        )
+        self.core = core
+        self.future = future
+        self.options = options
+        self.withdrawn = False  # not to be started any more; guarded by the core's lock
+        self.queued = False  # in one of the queues; guarded by the core's lock
+        self.over = False  # its last attempt has ended; guarded by the core's lock
+        self.started_at = 0.0
+        self.began = 0.0
+
+    def ended(self, ending: Ending) -> None:
+        self.core.on_ended(self, ending)
+
+    def progressed(self, done: float, total: float | None, note: str) -> None:
+        self.future._progress = (done, total, note)
+
+
+class _Backoff(Alarm):
+    """The wait before the next attempt of a call."""
+
+    __slots__ = ("core", "item")
+
+    def __init__(self, core: Core, item: _Item, at: float) -> None:
+        super().__init__()
+        self.core = core
+        self.item = item
+        self.alarm = at
+
+    def on_alarm(self, now: float) -> None:
+        self.core.pool.loop.alarms.discard(self)
+        self.core.enqueue(self.item)
+
+
+class Core:
+    """The queues and the pool behind an executor. See the drawing above."""
+
+    def __init__(self, pool: ProcessPool) -> None:
+        self.pool = pool
+        # Guards everything below that says so. Taken by callers, by the I/O thread and, in `next_call`, inside the
+        # pool's lock; nothing is called while it is held.
+        self.lock = threading.Lock()
+        self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
+        self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
+        self.open = 0  # calls that have not ended for good; guarded by lock
+        self.started = False  # guarded by lock
+        self.refused = ""  # why nothing is taken any more; guarded by lock
+        self.finishing = False  # the pool is being shut down; guarded by lock
+        self.drained = threading.Event()  # set when, after a shutdown, nothing is open
+        self.pid = os.getpid()
+        self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.callback_thread: threading.Thread | None = None
+
+    # -- submitting ----------------------------------------------------------------------------------------
+
+    def submit(
+        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> ProcessFuture:
+        """Queue a call."""
+        if not callable(fn):
+            raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
+        self.check_open()
+        future = ProcessFuture(self)
+        future._name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        try:
+            payload = self.pool.pack(fn, args, kwargs)
+        except TaskSerializationError as error:
+            future.set_running_or_notify_cancel()
+            future.set_exception(error)
+            return future
+        item = _Item(self, future, payload, options)
+        future._item = item
+        with self.lock:
+            if self.refused:
+                raise SchedulerStateError(self.refused)
+            self.open += 1
+            start, self.started = not self.started, True
+            self._queue_locked(item)
+        if start:
+            _live.add(self)
+            self.pool.start(self, SystemClock())
+        self.pool.pump()
+        return future
+
+    def check_open(self) -> None:
+        """Refuse where this executor takes no calls."""
+        if self.pid != os.getpid():
+            raise SchedulerStateError(
+                f"this executor belongs to process {self.pid}, of which this one is a fork; "
+                "make a new one after the fork"
+            )
+        if self.refused:
+            raise SchedulerStateError(self.refused)
+
+    def enqueue(self, item: _Item) -> None:
+        """Queue an attempt again."""
+        with self.lock:
+            if item.withdrawn:
+                return
+            self._queue_locked(item)
+        self.pool.pump()
+
+    def _queue_locked(self, item: _Item) -> None:
+        item.queued = True
+        self.queues[item.options.priority].append(item)
+
+    # -- what the pool asks and says -----------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        """Return the call that should start now. With the pool's lock held."""
+        with self.lock:
+            for waiting in self.queues:
+                while waiting:
+                    item = waiting.popleft()
+                    item.queued = False
+                    if item.withdrawn:
+                        self.withdrawn -= 1
+                        continue
+                    if item.attempt == 1 and not item.future.set_running_or_notify_cancel():
+                        continue
+                    item.started_at = time.time()
+                    item.began = time.monotonic()
+                    return item
+        return None
+
+    def pool_problem(self, text: str) -> None:
+        """The pool logs its problems itself; those who wait hear of them by their futures."""
+
+    def on_ended(self, item: _Item, ending: Ending) -> None:
+        """An attempt has ended: settle its future, or try again."""
+        future = item.future
+        seconds = time.monotonic() - item.began if item.began else 0.0
+        future._note_attempt(item.attempt, item.started_at or time.time(), seconds, ending)
+        wait = 0.0
+        with self.lock:
+            again = (
+                ending.outcome not in (Outcome.SUCCEEDED, Outcome.KILLED)
+                and item.options.retry.should_retry(item.attempt)
+                and not item.withdrawn
+            )
+            if again:
+                wait = self.backoff(item)
+                item.attempt += 1
+            else:
+                item.over = True
+        if again:
+            backoff = _Backoff(self, item, time.monotonic() + wait)
+            self.pool.loop.alarms.add(backoff)
+            self.pool.loop.hurry(backoff.alarm)
+            return
+        future._settle(ending)
+        self.close_call(future)
+
+    @staticmethod
+    def backoff(item: _Item) -> float:
+        """Return the seconds before the next attempt, with the policy's jitter."""
+        policy = item.options.retry
+        wait = policy.backoff(item.attempt)
+        if policy.jitter:
+            import random
+
+            wait *= 1 + policy.jitter * random.uniform(-1, 1)
+        return wait
+
+    def close_call(self, future: ProcessFuture) -> None:
+        """A call has ended for good."""
+        future._item = None
+        with future._condition:
+            future._condition.notify_all()  # for `wait_record` of a call that never started
+        with self.lock:
+            self.open -= 1
+            finish = bool(self.refused) and self.open == 0 and not self.finishing
+            if finish:
+                self.finishing = True
+        if finish:
+            self.finish()
+
+    def cancel(self, future: ProcessFuture) -> bool:
+        """Withdraw or end a call: see `ProcessFuture.cancel`."""
+        item: _Item | None = future._item
+        if item is None:
+            return future.cancelled()
+        # With the pool's lock nothing can start, so the call is either waiting, or running, or over.
+        with self.pool.lock, self.lock:
+            withdrawn = item.worker is None and not item.withdrawn and not item.over
+            if withdrawn:
+                item.withdrawn = True
+                self.withdrawn += item.queued
+        if withdrawn:
+            cancelled = future._mark_cancelled()
+            self.close_call(future)
+            self.prune()
+            return cancelled
+        if not self.pool.kill(item, "killed: cancelled"):
+            return future.cancelled()
+        with self.lock:
+            item.withdrawn = True
+        return future._mark_cancelled()
+
+    def prune(self) -> None:
+        """Forget withdrawn items once they outnumber the others."""
+        with self.lock:
+            if self.withdrawn < 64 or self.withdrawn * 2 < sum(map(len, self.queues)):
+                return
+            for waiting in self.queues:
+                kept = [item for item in waiting if not item.withdrawn]
+                waiting.clear()
+                waiting.extend(kept)
+            self.withdrawn = 0
+
+    # -- callbacks -----------------------------------------------------------------------------------------
+
+    def run_callbacks(self, future: ProcessFuture, run: Callable[[], None]) -> None:
+        """Run the done-callbacks of a future on the callback thread."""
+        with self.lock:
+            if self.callback_thread is None:
+                self.callback_thread = threading.Thread(
+                    target=self.serve_callbacks, name="procsched-callbacks", daemon=True
+                )
+                self.callback_thread.start()
+        self.callbacks.put(run)
+
+    def serve_callbacks(self) -> None:
+        """Be the callback thread."""
+        while (run := self.callbacks.get()) is not None:
+            try:
+                run()
+            except BaseException:
+                # The library logs an Exception; SystemExit and the like come through to here.
+                logger.exception("procsched: a done-callback raised")
+            run = None  # no future is kept alive by an idle thread
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def shutdown(self, *, wait: bool, cancel: bool, kill: bool = False) -> None:
+        """Take no more calls, and end when the last one has."""
+        if self.pid != os.getpid():
+            return
+        with self.lock:
+            self.refused = self.refused or "cannot schedule new futures after shutdown"
+            items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
+            idle = self.open == 0 and not self.finishing
+            if idle:
+                self.finishing = True
+        for item in items:
+            item.future.cancel()
+        if idle:
+            self.finish()
+        if kill:
+            for item in self.running_items():
+                self.pool.kill(item, "killed: the workers were killed")
+        if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
+            self.drained.wait()
+            self.pool.shutdown(10.0)
+            thread = self.callback_thread
+            if thread is not None:
+                thread.join(10.0)
+
+    def io_thread(self) -> threading.Thread | None:
+        """Return the pool's thread, or None before the start."""
+        return self.pool.loop.thread if self.started else None
+
+    def running_items(self) -> list[_Item]:
+        """Return what runs now."""
+        with self.pool.lock:
+            return [worker.call for worker in self.pool.workers_locked() if isinstance(worker.call, _Item)]
+
+    def finish(self) -> None:
+        """Nothing is open any more: end pool and callback thread, without waiting for them."""
+        _live.discard(self)
+        self.drained.set()
+        if self.started:
+            if threading.current_thread() is self.io_thread():
+                self.pool.shutdown(5.0)
+            else:
+                self.pool.loop.call_soon(lambda: self.pool.shutdown(5.0))
+        with self.lock:
+            thread = self.callback_thread
+        if thread is not None:
+            self.callbacks.put(None)
+
+
+class ProcessExecutor(Executor):
+    """Runs calls in child processes that can be stopped; a drop-in for `ProcessPoolExecutor`.
+
+    Args:
+        max_workers: how many calls run at once; the number of CPUs this process may use by default.
+        timeout: seconds after which a call is ended with everything it started; None for no limit.
+        grace: seconds between asking a call to stop and killing it.
+        initializer, initargs: called in each worker before its first call.
+        preload: names of modules imported once, in the process from which the workers are forked.
+        max_tasks_per_child: a worker that has run this many calls is replaced.
+        retry: how often a call that fails is tried, and when.
+        pool_options: those of `ProcessPool`: `max_rss_per_worker`, `env`, `cwd`, `nice`, `capture_output`,
+            `start_timeout`.
+    Raises:
+        ValidationError: naming the option.
+    Thread safety: all methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        timeout: float | None = None,
+        grace: float = 0.0,
+        initializer: Callable[..., object] | None = None,
+        initargs: Sequence[Any] = (),
+        preload: Sequence[str] = (),
+        max_tasks_per_child: int | None = None,
+        limits: None = None,
+        sandbox: None = None,
+        retry: RetryPolicy = NO_RETRY,
+        **pool_options: Any,
+    ) -> None:
+        self._options = Options().replace(
+            timeout=timeout, grace=grace, retry=retry, limits=limits, sandbox=sandbox
+        )
+        if max_workers is not None and (
+            isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
+        ):
+            raise ValidationError(f"max_workers must be greater than 0, a whole number, not {max_workers!r}")
+        pool = ProcessPool(
+            max_workers,
+            initializer=initializer,
+            initargs=initargs,
+            preload=preload,
+            max_runs_per_worker=max_tasks_per_child,
+            **pool_options,
+        )
+        self._core = Core(pool)
+        # When nobody refers to the executor any more it finishes its calls and ends.
+        self._finalizer = weakref.finalize(self, self._core.shutdown, wait=False, cancel=False)
+        self._finalizer.atexit = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ProcessFuture:
+        """Schedule ``fn(*args, **kwargs)`` and return its future.
+
+        What cannot be pickled fails this future alone, with a `TaskSerializationError`.
+
+        Raises:
+            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor.
+        """
+        return self._core.submit(fn, args, kwargs, self._options)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Return an iterator over the results of ``fn`` applied to the items, in their order.
+
+        Lazy: at most `buffersize` chunks (or a window that suits the number of workers) are ahead of the consumer.
+
+        Args:
+            timeout: seconds from this call after which waiting for a result raises TimeoutError. A limit for each
+                item is `options(timeout=...)`.
+            chunksize: items sent together. They are one attempt, unless there is a limit or a retry for each item,
+                or `return_exceptions`: then each item is.
+            buffersize: chunks sent ahead of the consumer.
+            return_exceptions: yield an item's exception in its place instead of raising it.
+        """
+        return self.options().map(
+            fn,
+            *iterables,
+            timeout=timeout,
+            chunksize=chunksize,
+            buffersize=buffersize,
+            return_exceptions=return_exceptions,
+        )
+
+    def options(
+        self,
+        *,
+        timeout: float | None = _UNSET,
+        soft_timeout: float | None = _UNSET,
+        grace: float = _UNSET,
+        priority: Priority = _UNSET,
+        retry: RetryPolicy = _UNSET,
+        limits: None = _UNSET,
+        name: str = _UNSET,
+        capture_output: bool = _UNSET,
+    ) -> ExecutorView:
+        """Return a view of this executor whose `submit` and `map` use these settings; None means no limit.
+
+        Raises:
+            ValidationError: naming the option.
+        """
+        changed = self._options.replace(
+            timeout=timeout,
+            soft_timeout=soft_timeout,
+            grace=grace,
+            priority=priority,
+            retry=retry,
+            limits=limits,
+            name=name,
+            capture_output=capture_output,
+        )
+        return ExecutorView(self, changed)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; with `wait` return when all have ended and no process is left.
+
+        With `cancel_futures` calls that have not started are cancelled. Without `wait` the calls go on and the
+        executor ends after the last.
+        """
+        self._core.shutdown(wait=wait, cancel=cancel_futures)
+
+    def terminate_workers(self) -> None:
+        """End every worker now: what runs ends as KILLED, what waits is cancelled. As in Python 3.14."""
+        self._core.shutdown(wait=False, cancel=True, kill=True)
+
+    def kill_workers(self) -> None:
+        """The same as `terminate_workers`: a worker of ours is always killed, after the call's own grace."""
+        self.terminate_workers()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> bool | None:
+        # What is no Exception says that the program is to stop: KeyboardInterrupt, SystemExit, CancelledError.
+        if exc_type is not None and not issubclass(exc_type, Exception):
+            self._core.shutdown(wait=True, cancel=True, kill=True)
+        else:
+            self.shutdown(wait=True)
+        return None
+
+    def __repr__(self) -> str:
+        return f"<ProcessExecutor of {self._core.pool.size} workers, {self._core.open} calls open>"
+
+
+class ExecutorView:
+    """An executor with other settings for its calls: see `ProcessExecutor.options`."""
+
+    def __init__(self, executor: ProcessExecutor, options: Options) -> None:
+        self._executor = executor
+        self._options = options
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ProcessFuture:
+        """Schedule a call with the view's settings: see `ProcessExecutor.submit`."""
+        return self._executor._core.submit(fn, args, kwargs, self._options)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Map with the view's settings: see `ProcessExecutor.map`."""
+        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
+            raise ValidationError(f"chunksize must be a whole number of at least 1, not {chunksize!r}")
+        if buffersize is not None and (
+            isinstance(buffersize, bool) or not isinstance(buffersize, int) or buffersize < 1
+        ):
+            raise ValidationError(
+                f"buffersize must be a whole number of at least 1 or None, not {buffersize!r}"
+            )
+        end = None if timeout is None else time.monotonic() + finite_seconds("timeout", timeout)
+        self._executor._core.check_open()
+        window = buffersize or max(LEAST_WINDOW, WINDOW_PER_WORKER * self._executor._core.pool.size)
+        items = zip(*iterables, strict=False)
+        one_by_one = chunksize == 1 or return_exceptions or self._options.per_item
+        sent: collections.deque[ProcessFuture] = collections.deque()
+
+        def send() -> bool:
+            if one_by_one:
+                for args in items:
+                    sent.append(self.submit(fn, *args))
+                    return True
+                return False
+            chunk = [args for _, args in zip(range(chunksize), items, strict=False)]
+            if chunk:
+                sent.append(self.submit(_run_chunk, fn, chunk))
+            return bool(chunk)
+
+        while len(sent) < window and send():
+            pass
+        return _results(sent, send, end, chunked=not one_by_one, return_exceptions=return_exceptions)
+
+
+def _run_chunk(fn: Callable[..., Any], chunk: list[tuple[Any, ...]]) -> list[Any]:
+    return [fn(*args) for args in chunk]
+
+
+def _results(
+    sent: collections.deque[ProcessFuture],
+    send: Callable[[], bool],
+    end: float | None,
+    *,
+    chunked: bool,
+    return_exceptions: bool,
+) -> Iterator[Any]:
+    """Yield results in order, sending one chunk for each that was taken; cancel the rest when left early."""
+    try:
+        while sent:
+            future = sent.popleft()
+            try:
+                left = None if end is None else end - time.monotonic()
+                if return_exceptions:
+                    error = future.exception(left)
+                    value: Any = future.result() if error is None else error
+                else:
+                    value = future.result(left)
+            except BaseException:
+                future.cancel()
+                raise
+            del future
+            send()
+            if chunked:
+                yield from value
+            else:
+                yield value
+            del value
+    finally:
+        for future in sent:
+            future.cancel()
+
+
+_live: set[Core] = set()  # started and not finished; kept so that they can end their calls at exit
+
+
+def _at_exit() -> None:
+    """Finish the calls of every executor: their threads are daemons, and would be cut off."""
+    for core in list(_live):
+        core.shutdown(wait=True, cancel=False)
+
+
+def _after_fork() -> None:
+    _live.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

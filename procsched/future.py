@@ -1,0 +1,260 @@
+"""`ProcessFuture`: a `concurrent.futures.Future` whose running call can be cancelled, with a record."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import CancelledError, Future
+
+from procsched._core.models import ExecutionRecord, Outcome, Sealed
+from procsched.errors import (
+    LimitExceededError,
+    ProcschedError,
+    RemoteError,
+    TaskKilledError,
+    TaskLostError,
+    TaskTimeoutError,
+    WorkerCrashedError,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from procsched.workers.base import Ending
+
+_FINISHED = "FINISHED"  # the states of the standard library's Future
+_ERRORS: dict[Outcome, type[ProcschedError]] = {
+    Outcome.TIMED_OUT: TaskTimeoutError,
+    Outcome.CRASHED: WorkerCrashedError,
+    Outcome.LIMIT_EXCEEDED: LimitExceededError,
+    Outcome.KILLED: TaskKilledError,
+    Outcome.LOST: TaskLostError,
+}
+_DETAILS = ("pid", "exit_code", "signal", "stack", "output", "peak_rss", "cpu_seconds")
+
+
+class _RemoteTraceback(Exception):
+    """Carries the child's traceback as text, as the cause of the exception that it belongs to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_RemoteTraceback, (self.text,))
+
+
+class ProcessFuture(Future):  # type: ignore[type-arg]
+    """What `submit` returns. Made by executors only.
+
+    A result is loaded in the thread that asks for it. Done-callbacks run on the executor's callback thread.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self._owner = owner
+        self._item: Any = None
+        self._ending: Ending | None = None  # of the last attempt, until the result is loaded
+        self._attempts: list[tuple[int, float, float, Ending]] = []  # number, start, seconds, ending
+        self._name = ""
+        self._progress: tuple[float, float | None, str] | None = None
+
+    # -- what the executor says ----------------------------------------------------------------------------
+
+    def _note_attempt(self, number: int, started_at: float, seconds: float, ending: Ending) -> None:
+        with self._condition:
+            self._attempts.append((number, started_at, seconds, ending))
+            self._condition.notify_all()
+
+    def _settle(self, ending: Ending) -> None:
+        """Take the ending of the last attempt, unless the call was cancelled meanwhile."""
+        self._ending = ending
+        with self._condition:
+            if self._state != "RUNNING":
+                return
+        self.set_result(None)
+
+    def _invoke_callbacks(self) -> None:
+        if self._done_callbacks:  # type: ignore[attr-defined]
+            self._owner.run_callbacks(self, super()._invoke_callbacks)  # type: ignore[misc]
+
+    # -- for the user --------------------------------------------------------------------------------------
+
+    def cancel(self) -> bool:
+        """Withdraw the call, or end it where it runs already.
+
+        Returns:
+            True when the call is cancelled, now or before: the future is then cancelled and notified. A running
+            call's worker dies behind it; `record` (KILLED) appears when it is dead. False when the call had ended.
+        Thread safety: call from anywhere; never blocks.
+        """
+        return bool(self._owner.cancel(self))
+
+    def _mark_cancelled(self) -> bool:
+        """Enter the cancelled state from pending or running, and tell the waiters."""
+        with self._condition:
+            if self._state == _FINISHED:
+                return False
+            if self._state in ("CANCELLED", "CANCELLED_AND_NOTIFIED"):
+                return True
+            self._state = "CANCELLED"
+            self._condition.notify_all()
+        self.set_running_or_notify_cancel()
+        self._invoke_callbacks()
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what the action returned, or raise what it raised.
+
+        Raises:
+            CancelledError: it was cancelled.
+            TimeoutError: `timeout` seconds have passed and it has not ended.
+            TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
+            RemoteError: the result or the exception cannot be loaded here.
+        """
+        super().exception(timeout)
+        self._load()
+        try:
+            return super().result(0)
+        finally:
+            self = None  # type: ignore[assignment]  # no cycle through the traceback
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what `result` would raise, or None.
+
+        Raises:
+            CancelledError: it was cancelled.
+            TimeoutError: `timeout` seconds have passed and it has not ended.
+        """
+        super().exception(timeout)
+        self._load()
+        return super().exception(0)
+
+    def _load(self) -> None:
+        with self._condition:
+            ending = self._ending
+            if ending is None or self._state != _FINISHED:
+                return
+            self._ending = None
+        value, error = None, None
+        try:
+            value, error = open_ending(ending)
+        except Exception as failure:
+            error = failure
+        self._result = value
+        self._exception = error
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        """The `ExecutionRecord` of the last attempt that ended, or None so far."""
+        records = self._attempts
+        return self._make_record(records[-1]) if records else None
+
+    @property
+    def records(self) -> list[ExecutionRecord]:
+        """The records of all attempts, oldest first."""
+        return [self._make_record(attempt) for attempt in list(self._attempts)]
+
+    @property
+    def progress(self) -> tuple[float, float | None, str] | None:
+        """What the run last said of its progress, as (done, total, note), or None."""
+        return self._progress
+
+    def wait_record(self, timeout: float | None = None) -> ExecutionRecord:
+        """Wait for the record of the attempt that ended the call: for a cancelled one, until its worker is dead.
+
+        Raises:
+            TimeoutError: `timeout` seconds have passed.
+            CancelledError: the call was cancelled before it started, so there will be no record.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            while not (self.done() and (self._attempts or self._item is None)):
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"no record after {timeout} s")
+                self._condition.wait(left)
+            if not self._attempts:
+                raise CancelledError
+        record = self.record
+        assert record is not None
+        return record
+
+    def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
+        number, started_at, seconds, ending = attempt
+        return ExecutionRecord(
+            number,
+            started_at,
+            started_at + seconds,
+            ending.outcome is Outcome.SUCCEEDED,
+            ending.error,
+            ending.outcome is Outcome.TIMED_OUT,
+            outcome=ending.outcome,
+            name=self._name,
+            result=ending.result,
+            traceback=ending.traceback,
+            stack=ending.stack,
+            pid=ending.pid,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            limit=ending.limit,
+            cpu_seconds=ending.cpu_seconds,
+            peak_rss=ending.peak_rss,
+            output=ending.output,
+            output_truncated=ending.output_truncated,
+        )
+
+
+def open_ending(ending: Ending) -> tuple[Any, BaseException | None]:
+    """Return the value of an ending, or the exception that tells of it."""
+    if ending.outcome is Outcome.SUCCEEDED:
+        result = ending.result
+        return (result.open() if type(result) is Sealed else result), None
+    kind = _ERRORS.get(ending.outcome)
+    if kind is not None:
+        details = {name: getattr(ending, name) for name in _DETAILS}
+        if ending.outcome is Outcome.LIMIT_EXCEEDED:
+            details["limit"] = ending.limit
+        error: BaseException = kind(_reason(ending), **details)
+    else:
+        error = _carried(ending)
+    if ending.traceback:
+        error.__cause__ = _RemoteTraceback(ending.traceback)
+    return None, error
+
+
+def _reason(ending: Ending) -> str:
+    text = ending.error or ending.outcome.value
+    if ending.stack:
+        text += f"\nwhere it was:\n{ending.stack}"
+    if ending.output:
+        text += f"\nend of its output:\n{ending.output[-2000:]}"
+    return text
+
+
+def _carried(ending: Ending) -> BaseException:
+    """Return the exception that the action raised, or what stands in for it."""
+    exception = ending.exception
+    if type(exception) is Sealed:
+        try:
+            exception = exception.open()
+        except RemoteError:
+            exception = None
+    if isinstance(exception, BaseException):
+        return exception
+    type_name, _colon, message = (ending.error or "").partition(": ")
+    return RemoteError(
+        ending.error or "the action raised an exception that could not travel",
+        type_name=type_name,
+        message=message,
+        traceback=ending.traceback or "",
+    )
+
+
+def callbacks_of(future: ProcessFuture) -> Callable[[], None]:
+    """Return what runs the done-callbacks of a future."""
+    return future._invoke_callbacks
