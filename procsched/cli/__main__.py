@@ -1,0 +1,89 @@
+"""``procsched COMMAND``: reads the command line and loads the one command that it names.
+
+Each command is a module with `add_parser(subparsers)` and `run(arguments) -> int`. Only the module of the command in
+question is imported, so that ``procsched cron`` does not pay for what ``procsched demo`` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import procsched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Final
+
+# The command did what it was asked to do, and what it found is as it should be.
+EXIT_OK: Final = 0
+# The command ran to its end, and something is not as it should be; it says what.
+EXIT_FINDING: Final = 1
+# The command line makes no sense; the reason is on standard error. argparse uses the same code.
+EXIT_USAGE: Final = 2
+# Interrupted from the terminal (128 + SIGINT, as shells count); nothing is left running.
+EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+# Nobody reads the output any more (128 + SIGPIPE), as in ``procsched doctor | head -1``.
+EXIT_NO_READER: Final = 128 + getattr(signal, "SIGPIPE", 13)
+
+# Command -> the module that has it, and the line that the list of commands shows.
+COMMANDS: Final = {
+    "demo": ("procsched.cli.demo", "analyse Python's standard library, with troublemakers among the jobs"),
+    "cron": ("procsched.cli.cron", "list the next due times of a cron expression"),
+    "doctor": ("procsched.cli.doctor", "try out what this system offers, and say what is degraded without"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words after the program's name; those of this process by default.
+    Returns:
+        an exit code, one of those above.
+    Raises:
+        SystemExit: with EXIT_USAGE for a wrong option, with EXIT_OK after ``--help`` and ``--version``.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(next((word for word in words if not word.startswith("-")), None))
+    arguments = parser.parse_args(words)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("procsched: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go; without this the interpreter would complain at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NO_READER
+    return code
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """Return the parser, with the options of `command` and the names of all others."""
+    parser = argparse.ArgumentParser(
+        prog="procsched",
+        description="A scheduler and an executor that run jobs in child processes they can really stop.",
+        epilog="Try: procsched demo",
+    )
+    parser.add_argument("--version", action="version", version=f"procsched {procsched.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (module, summary) in COMMANDS.items():
+        if name == command:
+            loaded: Any = import_module(module)
+            loaded.add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

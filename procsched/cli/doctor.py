@@ -1,0 +1,114 @@
+"""``procsched doctor``: say what this system offers, found out by doing it, and what is degraded without.
+
+First the probes of the operating system, which fork, then those that run procsched itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from typing import TYPE_CHECKING, NamedTuple
+
+import procsched
+from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Probe
+from procsched.cli.doctor_runs import Runs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any, Final
+
+# Everything works.
+EXIT_OK: Final = 0
+# Something is missing; each such row says which promise is weaker for it.
+EXIT_DEGRADED: Final = 1
+
+
+class Finding(NamedTuple):
+    """What came of one probe."""
+
+    probe: Probe
+    works: bool
+    found: str
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        return {
+            "name": self.probe.name,
+            "works": self.works,
+            "found": self.found,
+            "gives": self.probe.gives,
+            "degraded": None if self.works else self.probe.degraded,
+        }
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the command ``doctor``; the parsed arguments carry `run` as ``arguments.run``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="try out what this system offers, and say what is degraded without",
+        description="Try out, one by one, what procsched uses of this system, and say what is degraded where "
+        "something is missing. The exit code is 0 when everything works and 1 otherwise.",
+        epilog="PROCSCHED_WITHOUT=NAME,... in the environment switches features off, to see what is left: "
+        "fork, pidfd, subreaper, timerfd, kernel_timer, memfd, eventfd, proc.",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine the system and print what was found. Return an exit code."""
+    show: Callable[[Finding], None] = _hide if arguments.json else _print_finding
+    about = {
+        "procsched": procsched.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "without": [name for name in os.environ.get("PROCSCHED_WITHOUT", "").split(",") if name],
+    }
+    if not arguments.json:
+        print(f"procsched {about['procsched']}, Python {about['python']}, {about['system']}\n", flush=True)
+    findings = examine(show)
+    degraded = [finding for finding in findings if not finding.works]
+    if arguments.json:
+        rows = [finding.as_data() for finding in findings]
+        print(
+            json.dumps({**about, "probes": rows, "degraded": [row.probe.name for row in degraded]}, indent=2)
+        )
+    elif degraded:
+        print("\nDegraded:")
+        for finding in degraded:
+            print(f"  without {finding.probe.name}: {finding.probe.degraded}")
+    else:
+        print("\nEverything works: the promises hold here in full.")
+    return EXIT_DEGRADED if degraded else EXIT_OK
+
+
+def examine(show: Callable[[Finding], None]) -> list[Finding]:
+    """Try every probe, and call `show` with each finding as it comes."""
+    findings: list[Finding] = []
+    runs = Runs()
+    try:
+        for probe in (*SYSTEM_PROBES, *runs.probes()):
+            try:
+                finding = Finding(probe, True, probe.attempt())
+            except MissingError as missing:
+                finding = Finding(probe, False, str(missing))
+            except Exception as error:  # whatever a strange system does is a finding
+                finding = Finding(probe, False, f"{type(error).__name__}: {error}")
+            show(finding)
+            findings.append(finding)
+    finally:
+        runs.close()
+    return findings
+
+
+def _print_finding(finding: Finding) -> None:
+    word = "works" if finding.works else "MISSING"
+    print(f"{word:<8} {finding.probe.name:<22} {finding.found}", flush=True)
+    print(f"{'':<31} {finding.probe.gives}", flush=True)
+
+
+def _hide(_finding: Finding) -> None:
+    """Wait for the end."""
