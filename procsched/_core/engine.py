@@ -14,7 +14,17 @@ from __future__ import annotations
 import math
 
 from procsched._core import planning
-from procsched._core.entries import AGAIN, CLOCK_SET, MISFIRE, NOWHERE, STEADY, WALL, Entry, Question
+from procsched._core.entries import (
+    AFTER_RUN,
+    AGAIN,
+    CLOCK_SET,
+    MISFIRE,
+    NOWHERE,
+    STEADY,
+    WALL,
+    Entry,
+    Question,
+)
 from procsched._core.models import OverrunPolicy, ScheduledTask, TaskStatus
 from procsched._core.queues import ROUNDING
 from procsched._core.requests import Requests
@@ -213,6 +223,14 @@ class Engine(Requests):
                 self.enqueue(entry, entry.steady, entry.slot)
                 self.move(entry, TaskChange.SCHEDULE, wall, None, "returned by the shutdown")
         return ids
+
+    def abandon_questions(self, wall: float, line: float) -> None:
+        """Go on without what no schedule has answered in time. Every attempt has its record."""
+        self.questions.clear()
+        for question in list(self.open_questions):
+            if question.why == AFTER_RUN:
+                self.settle(question, None, "its schedule did not answer before the shutdown", wall, line)
+        self.open_questions.clear()
 
     def dismiss_waiters(self, why: str) -> None:
         """Tell all who wait that no run will come."""

@@ -50,7 +50,7 @@ class Following(Registry):
         draw: gives a random number from 0 to 1, for jitter.
     Attributes:
         questions: for the driver to answer, oldest first.
-        open_questions: how many of all questions are not settled.
+        open_questions: all that are not settled, those the driver is about to answer included.
         closing: a shutdown has begun; nothing is promoted from now on.
         ended_in_closing: (task id, whether the shutdown killed it) since then.
     """
@@ -59,7 +59,7 @@ class Following(Registry):
         super().__init__(timeline, **limits)
         self.draw = draw
         self.questions: list[Question] = []
-        self.open_questions = 0
+        self.open_questions: set[Question] = set()
         self.closing = False
         self.ended_in_closing: list[tuple[str, bool]] = []
 
@@ -209,7 +209,7 @@ class Following(Registry):
 
     def _ask(self, question: Question, wall: float, line: float) -> None:
         """Have a question answered: at once where that is a matter of arithmetic, else by the driver."""
-        self.open_questions += 1
+        self.open_questions.add(question)
         if question.entry.kind == planning.OTHER:
             self.questions.append(question)
         else:
@@ -219,7 +219,9 @@ class Following(Registry):
         self, question: Question, plan: Plan | None, error: str | None, wall: float, line: float
     ) -> bool:
         """Bring the answer to a question: a plan, or why there is none. Return False if it came too late."""
-        self.open_questions -= 1
+        if question not in self.open_questions:
+            return False  # a shutdown did not wait for it
+        self.open_questions.remove(question)
         entry, why = question.entry, question.why
         answer = plan or NOTHING
         if why == AFTER_RUN:

@@ -74,7 +74,7 @@ class Requests(Following):
                 question = self._question_after(RESUME, entry, ended, wall, line)
             else:
                 question = Question(RESUME, entry, now, owed=entry.owed)
-            self.open_questions += 1
+            self.open_questions.add(question)
             if entry.kind == planning.OTHER:
                 return question
             self.settle(question, question.answer(), None, wall, line)
@@ -85,7 +85,7 @@ class Requests(Following):
         if entry.status is not TaskStatus.FAILED:
             return False
         question = Question(REVIVE, entry, line if entry.steady else wall)
-        self.open_questions += 1
+        self.open_questions.add(question)
         if entry.kind == planning.OTHER:
             return question
         return self.settle(question, question.answer(), None, wall, line)

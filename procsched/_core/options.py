@@ -1,0 +1,158 @@
+"""Checks of what users pass: each names the parameter, the value and the remedy. Pure."""
+
+from __future__ import annotations
+
+from procsched._core.models import MisfirePolicy, Priority, RetryPolicy, finite_seconds
+from procsched._core.planning import OTHER, kind_of
+from procsched.errors import ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Final
+
+ON_EXHAUSTED: Final = ("dead_letter", "continue")
+_PRIORITIES: Final = tuple(Priority)
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse what is no text, or empty."""
+    if not isinstance(value, str) or not value:
+        raise ValidationError(f"{name} must be a text that is not empty, not {value!r}")
+
+
+def check_count(name: str, value: object, minimum: int) -> int:
+    """Return a whole number of at least `minimum`, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValidationError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+    return value
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if value is not True and value is not False:
+        raise ValidationError(f"{name} must be True or False, not {value!r}")
+
+
+def check_action(action: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(action):
+        raise ValidationError(
+            f"action must be callable, not {type(action).__name__} {action!r}: pass the function, without ()"
+        )
+
+
+def check_schedule(schedule: object) -> None:
+    """Refuse what is no schedule."""
+    if kind_of(schedule) != OTHER:
+        return
+    if isinstance(schedule, type):
+        raise ValidationError(f"schedule must be an object, not the class {schedule.__name__}: call it first")
+    for method in ("first_run", "next_run"):
+        if not callable(getattr(schedule, method, None)):
+            raise ValidationError(
+                f"schedule must have first_run(now) and next_run(record, now); {type(schedule).__name__} "
+                f"{schedule!r} has no {method}: use OneTime, After, FixedDelay, FixedRate or CronSchedule"
+            )
+
+
+def checked_priority(value: object) -> Priority:
+    """Return a priority given as a member or as its number."""
+    if type(value) is Priority:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2:
+        raise ValidationError(f"priority must be Priority.HIGH, NORMAL or LOW (0, 1 or 2), not {value!r}")
+    return _PRIORITIES[value]
+
+
+def checked_misfire(value: object) -> MisfirePolicy:
+    """Return a misfire policy given as a member or as its value."""
+    try:
+        return MisfirePolicy(value)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(f"MisfirePolicy.{policy.name}" for policy in MisfirePolicy)
+        raise ValidationError(f"misfire must be one of {names}, not {value!r}") from None
+
+
+def checked_args(args: object) -> tuple[Any, ...]:
+    """Return positional arguments as a tuple."""
+    if type(args) is tuple:
+        return args
+    if isinstance(args, (tuple, list)):
+        return tuple(args)
+    raise ValidationError(
+        f"args must be a tuple or a list, not {type(args).__name__} {args!r}: write (value,)"
+    )
+
+
+def checked_kwargs(kwargs: object) -> dict[str, Any]:
+    """Return a copy of keyword arguments; an empty one for None."""
+    if kwargs is None:
+        return {}
+    keys = getattr(kwargs, "keys", None)
+    if keys is None or not all(isinstance(key, str) for key in keys()):
+        raise ValidationError(f"kwargs must be a mapping with names as keys, or None, not {kwargs!r}")
+    return dict(kwargs)  # type: ignore[call-overload,no-any-return]
+
+
+def check_rest(
+    retry: object, on_exhausted: object, max_catch_up: object, limits: object, capture_output: object
+) -> None:
+    """Refuse wrong values of the options that are taken as they are."""
+    if not isinstance(retry, RetryPolicy):
+        raise ValidationError(
+            f"retry must be a RetryPolicy, not {type(retry).__name__} {retry!r}: NO_RETRY, "
+            "DEFAULT_RETRY or RetryPolicy(max_attempts=...)"
+        )
+    if on_exhausted not in ON_EXHAUSTED:
+        raise ValidationError(f'on_exhausted must be "dead_letter" or "continue", not {on_exhausted!r}')
+    check_count("max_catch_up", max_catch_up, 1)
+    if limits is not None:
+        raise ValidationError(
+            f"limits must be None, not {limits!r}: this version of procsched does not enforce limits yet"
+        )
+    check_flag("capture_output", capture_output)
+
+
+def checked_times(
+    timeout: object, soft_timeout: object, grace: object
+) -> tuple[float | None, float | None, float]:
+    """Return timeout, soft timeout and grace in seconds."""
+    if timeout is None and soft_timeout is None and grace == 0.0 and type(grace) is float:
+        return None, None, 0.0
+    hard = None if timeout is None else finite_seconds("timeout", timeout, above=True)
+    soft = None if soft_timeout is None else finite_seconds("soft_timeout", soft_timeout, above=True)
+    if hard is not None and soft is not None and soft >= hard:
+        raise ValidationError(
+            f"soft_timeout must be less than timeout, not {soft:g} with a timeout of {hard:g} seconds: "
+            "it is the earlier one, at which the task is asked to stop"
+        )
+    return hard, soft, finite_seconds("grace", grace)
+
+
+def name_of(action: Any) -> str:
+    """Return the name of a function, of the function in a partial, or of an object's type."""
+    check_action(action)
+    while hasattr(action, "func") and callable(action.func) and not hasattr(action, "__name__"):
+        action = action.func
+    name = getattr(action, "__name__", None)
+    return name if isinstance(name, str) and name else type(action).__name__
+
+
+def take_convenience(options: Mapping[str, Any], action: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of `schedule` for `schedule_at` and its kind, which know `retries`."""
+    rest = dict(options)
+    name = rest.pop("name", None)
+    if name is None:
+        name = name_of(action)
+    retries = rest.pop("retries", None)
+    if retries is not None:
+        if "retry" in rest:
+            raise ValidationError("give either retries=n or retry=RetryPolicy(...), not both")
+        rest["retry"] = RetryPolicy(check_count("retries", retries, 0) + 1, 1.0, 1.0)
+    elif "retry" not in rest:
+        rest["retry"] = _NO_RETRY
+    return name, rest
+
+
+_NO_RETRY: Final = RetryPolicy(max_attempts=1)

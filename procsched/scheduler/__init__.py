@@ -1,0 +1,354 @@
+"""The scheduler: what users call. What it does is decided in `_core/engine.py` and done in `driver.py`."""
+
+from __future__ import annotations
+
+import sys
+
+from procsched._core import options
+from procsched._core.failures import describe
+from procsched._core.models import (
+    DEFAULT_RETRY,
+    MisfirePolicy,
+    OverrunPolicy,
+    Priority,
+    ScheduledTask,
+    Task,
+    finite_seconds,
+    unix_seconds,
+)
+from procsched._core.planning import plan_first
+from procsched.errors import (
+    ScheduleError,
+    SchedulerStateError,
+    ValidationError,
+)
+from procsched.ids import SequentialIdGenerator
+from procsched.scheduler import exits
+from procsched.scheduler.closing import POOL_SECONDS
+from procsched.scheduler.control import Control
+from procsched.scheduler.driver import NEW, RUNNING, STARTING
+from procsched.schedules import FixedRate, OneTime
+from procsched.schedules.once import After
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime, timedelta
+    from types import TracebackType
+    from typing import Any, Final, Self
+
+    from procsched._core.models import RetryPolicy, ShutdownReport
+    from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
+
+
+class _Default(int):
+    """A default value that can be told from the same number given by the user."""
+
+
+_FOUR: Final = _Default(4)
+
+
+class Scheduler(Control):
+    """Runs tasks when their schedules say so, in workers that can be ended.
+
+    Args:
+        workers: how many runs may go on at once.
+        clock: see `Clock`; the system's by default. An object with only `now()` will do.
+        ids: gives ids to tasks; `task-1`, `task-2` and so on by default.
+        store: where tasks are written at every change of status; nowhere but in memory by default.
+        listeners: objects with `on_task_event(event)`.
+        pool: a `ThreadPool`, `InlinePool` or `ProcessPool` of your own in place of the default
+            `ProcessPool(workers, **pool_options)`; its size counts, and the scheduler owns it.
+        history_limit: records kept for each task.
+        keep_finished: terminal tasks kept; the oldest are forgotten.
+        dead_letter_limit: ids kept in the dead letter; the oldest are dropped, and counted.
+        event_limit: events queued for one listener.
+        result_limit: bytes of a pickled result that a record keeps; a larger one is dropped.
+        pool_options: for the `ProcessPool`.
+    Raises:
+        ValidationError: naming the parameter.
+    Thread safety: call from anywhere. Lives from `start` to `shutdown`, also if nobody refers to it.
+    """
+
+    def __init__(
+        self,
+        workers: int = _FOUR,
+        clock: Clock | Callable[[], float] | None = None,
+        ids: IdGenerator | None = None,
+        store: TaskStore | None = None,
+        listeners: Iterable[TaskListener] = (),
+        *,
+        pool: WorkerPool | None = None,
+        history_limit: int = 100,
+        keep_finished: int = 10_000,
+        dead_letter_limit: int = 1_000,
+        event_limit: int = 100_000,
+        result_limit: int = 65_536,
+        **pool_options: Any,
+    ) -> None:
+        options.check_count("workers", workers, 1)
+        limits = {
+            "history_limit": options.check_count("history_limit", history_limit, 1),
+            "keep_finished": options.check_count("keep_finished", keep_finished, 0),
+            "dead_letter_limit": options.check_count("dead_letter_limit", dead_letter_limit, 0),
+        }
+        options.check_count("result_limit", result_limit, 0)
+        if ids is not None and (isinstance(ids, type) or not callable(getattr(ids, "next_id", None))):
+            raise ValidationError(f"ids must be an object with next_id(), not {ids!r}")
+        if pool is None:
+            # Here and not above: a scheduler on threads needs no processes.
+            from procsched.workers.pool import ProcessPool
+
+            pool = ProcessPool(int(workers), **pool_options)
+        else:
+            _check_pool(pool, workers, pool_options)
+        super().__init__(pool, clock, store, listeners, event_limit, result_limit, limits)
+        self._ids = SequentialIdGenerator() if ids is None else ids
+
+    # --- the scheduler's life --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to run what is due. Once.
+
+        Raises:
+            SchedulerStateError: it was started or shut down before.
+        """
+        self.refuse_fork()
+        with self._lock:
+            if self._state != NEW:
+                what = "shut down" if self._state > RUNNING else "started"
+                raise SchedulerStateError(
+                    f"this scheduler was already {what}: it starts once; make a new one"
+                )
+            self._state = STARTING
+        exits.keep(self)
+        try:
+            self.pool.start(self, self.clock)
+            self._unwatch = self.clock.watch(self.clock_moved)
+            with self._lock:
+                running = self._state == STARTING
+                if running:
+                    self._state = RUNNING
+                    self._look_locked()
+                    self.engine.began()
+                    self.engine.promote(*self._moment_locked(), sys.maxsize)
+                    self._hand_over_locked()
+            if running and not self._threadless:
+                self._start_timer()
+        except BaseException:
+            self.close(False, 0.0)
+            raise
+        if not running:  # shut down meanwhile, when there was nothing to end yet
+            self._unwatch()
+            self.pool.shutdown(POOL_SECONDS)
+
+    def shutdown(
+        self, drain: bool = True, timeout: float | timedelta | None = 30.0, *, wait: bool | None = None
+    ) -> ShutdownReport:
+        """End the scheduler: stop timing, settle what is due, end what still runs when the time is up.
+
+        Args:
+            drain: run what is already due; otherwise it is returned, as SCHEDULED.
+            timeout: real seconds for what runs to end by itself; None for no limit. What is still running
+                then is ended, its grace first, and recorded as KILLED.
+            wait: another name for `drain`.
+        Returns:
+            What was finished, killed and returned. A further call waits for the first (and may shorten its
+            time) and returns the same. Called from an action of a pool in this process, or from a signal
+            handler that interrupted the scheduler itself, it returns at once, with an empty report; from a
+            listener it does not wait for that listener.
+        """
+        self.refuse_fork()
+        if wait is not None:
+            options.check_flag("wait", wait)
+            drain = wait
+        options.check_flag("drain", drain)
+        return self.close(drain, None if timeout is None else finite_seconds("timeout", timeout))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._forked:
+            return  # the block ends in a forked child: the scheduler is the parent's
+        if kind is None:
+            self.shutdown()
+        else:
+            self.shutdown(drain=False, timeout=0)
+
+    # --- tasks come ------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        action: Callable[..., Any],
+        schedule: Schedule,
+        priority: Priority | int = Priority.NORMAL,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        timeout: float | timedelta | None = None,
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        soft_timeout: float | timedelta | None = None,
+        grace: float | timedelta = 0.0,
+        misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE,
+        max_catch_up: int = 100,
+        on_exhausted: str = "dead_letter",
+        limits: Any = None,
+        capture_output: bool = False,
+        key: str | None = None,
+        replace: bool = False,
+    ) -> ScheduledTask:
+        """Schedule `action` and return its live handle. Allowed before `start`.
+
+        Args:
+            name: for people; need not be unique.
+            action: called with `args` and `kwargs`; serialized here and now, once.
+            schedule: when; any object with `first_run(now)` and `next_run(record, now)`.
+            priority: which of two due tasks starts first.
+            retry: how often a failed run is tried.
+            timeout: seconds after which a run is ended; None for no limit.
+            soft_timeout: seconds after which it is asked to stop.
+            grace: seconds between asking a run to stop and ending it.
+            misfire: what happens to slots that passed while paused, asleep or before the start.
+            max_catch_up: how many passed slots may become runs of their own.
+            on_exhausted: "dead_letter", or "continue" for a recurring task that keeps its schedule.
+            limits: None; other limits than time come with a later version.
+            capture_output: keep the end of stdout and stderr in `record.output`.
+            key: a stable name. While a task with the same key is kept, unless it was cancelled, this call
+                changes nothing and returns that task's handle; with `replace` it cancels that task (a live
+                run goes on) and takes its place.
+        Raises:
+            ValidationError: naming the parameter; nothing is registered. ScheduleError: the schedule has no
+                first slot, or failed.
+            TaskSerializationError: the action or an argument cannot be pickled.
+            SchedulerStateError: the scheduler was shut down.
+        """
+        self._require_open()
+        options.check_text("name", name)
+        options.check_action(action)
+        options.check_schedule(schedule)
+        priority = options.checked_priority(priority)
+        args = options.checked_args(args)
+        named = options.checked_kwargs(kwargs) if kwargs is not None else None
+        hard, soft, seconds = options.checked_times(timeout, soft_timeout, grace)
+        if type(misfire) is not MisfirePolicy:
+            misfire = options.checked_misfire(misfire)
+        options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
+        options.check_flag("replace", replace)
+        if key is not None:
+            options.check_text("key", key)
+            kept = self._kept(key)
+            if kept is not None and not replace:
+                return kept
+        payload = self.pool.pack(action, args, named or {})
+        clock = self.clock
+        steady = bool(getattr(schedule, "steady", False))
+        first = _first_slot(schedule, self.engine.timeline.line(clock.monotonic()) if steady else clock.now())
+        task_id = self._ids.next_id()
+        options.check_text("the id that ids.next_id() gave", task_id)
+        task = Task(
+            task_id,
+            name,
+            action,
+            priority,
+            retry,
+            hard,
+            args=args,
+            kwargs=named,
+            soft_timeout=soft,
+            grace=seconds,
+            misfire=misfire,
+            max_catch_up=max_catch_up,
+            on_exhausted=on_exhausted,
+            capture_output=capture_output,
+            key=key,
+        )
+        with self._lock:
+            self._require_open()
+            engine = self.engine
+            if task_id in engine.entries:
+                raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
+            wall, line = self._moment_locked()
+            old = None if key is None else engine.keys.get(key)
+            if old is not None:
+                if not replace:
+                    return old.handle
+                engine.cancel(old, wall)
+                engine.release_key(old)
+            handle = engine.add(task, schedule, payload, first, wall, line).handle
+            self._hand_over_locked()
+        if self._threadless and self._state == RUNNING:
+            self._drive()
+        return handle
+
+    def schedule_at(
+        self, fn: Callable[..., Any], run_at: float | datetime, **task_options: Any
+    ) -> ScheduledTask:
+        """Run `fn` once at an instant: UNIX seconds or an aware datetime.
+
+        Options are those of `schedule`; besides, `name=` (the function's by default) and `retries=n`: n more
+        tries, one second apart. Without either `retries` or `retry` there is no further try.
+        """
+        name, rest = options.take_convenience(task_options, fn)
+        return self.schedule(name, fn, OneTime(unix_seconds("run_at", run_at)), **rest)
+
+    def schedule_after(
+        self, fn: Callable[..., Any], delay: float | timedelta, **task_options: Any
+    ) -> ScheduledTask:
+        """Run `fn` once, `delay` steady seconds from now. Options as for `schedule_at`."""
+        name, rest = options.take_convenience(task_options, fn)
+        return self.schedule(name, fn, After(finite_seconds("delay", delay)), **rest)
+
+    def schedule_every(
+        self,
+        fn: Callable[..., Any],
+        interval: float | timedelta,
+        *,
+        on_overrun: OverrunPolicy = OverrunPolicy.SKIP,
+        **task_options: Any,
+    ) -> ScheduledTask:
+        """Run `fn` at a fixed rate, for the first time one `interval` from now. Options as for `schedule_at`."""
+        name, rest = options.take_convenience(task_options, fn)
+        seconds = finite_seconds("interval", interval, above=True)
+        return self.schedule(name, fn, FixedRate(seconds, on_overrun, start_delay=seconds), **rest)
+
+    def __repr__(self) -> str:
+        words = ("new", "starting", "running", "closing", "closed")
+        return f"<Scheduler {words[self._state]}, {len(self.engine.entries)} tasks>"
+
+
+def _first_slot(schedule: Schedule, now: float) -> float:
+    try:
+        first = plan_first(schedule, now)
+    except ScheduleError:
+        raise
+    except Exception as error:
+        raise ScheduleError(
+            f"schedule failed: {type(schedule).__name__}.first_run raised {describe(error)}"
+        ) from error
+    if first is None:
+        raise ScheduleError(
+            f"schedule never yields a due time: {schedule!r} has no first run; nothing was registered"
+        )
+    return first
+
+
+def _check_pool(pool: object, workers: int, pool_options: Mapping[str, Any]) -> None:
+    for method in ("pack", "start", "pump", "kill", "shutdown"):
+        if isinstance(pool, type) or not callable(getattr(pool, method, None)):
+            raise ValidationError(
+                f"pool must be a ThreadPool, InlinePool or ProcessPool object, not {pool!r}"
+            )
+    size = getattr(pool, "size", None)
+    if workers is not _FOUR and workers != size:
+        raise ValidationError(
+            f"workers={workers} and a pool of {size} contradict each other: the pool's size counts, "
+            "leave workers out"
+        )
+    if pool_options:
+        names = ", ".join(pool_options)
+        raise ValidationError(f"{names}: give these options to the pool that you pass as pool=")

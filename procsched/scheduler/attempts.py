@@ -1,0 +1,95 @@
+"""One attempt on its way through the pool, and the record that it leaves."""
+
+from __future__ import annotations
+
+from procsched._core.models import Dropped, ExecutionRecord, Outcome, Sealed
+from procsched.workers.base import Call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from procsched._core.entries import Entry
+    from procsched.workers.base import Ending
+
+    class Owner(Protocol):
+        """Who hears of the attempt."""
+
+        def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
+            """Hear how it ended."""
+
+        def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
+            """Hear of progress."""
+
+
+class Attempt(Call):
+    """A call made for an entry of the engine.
+
+    Attributes:
+        started_at: UNIX seconds, as in the record.
+        started_mono: the same moment by the steady clock.
+        over, reason: the engine's, see `LiveAttempt`.
+    """
+
+    __slots__ = ("entry", "over", "owner", "reason", "started_at", "started_mono")
+
+    def __init__(self, owner: Owner, entry: Entry, started_at: float, started_mono: float) -> None:
+        # Not by way of `Call.__init__`: this is made for each attempt, and keyword arguments cost as much
+        # again as all the rest.
+        task = entry.handle.task
+        self.payload = entry.payload
+        self.timeout = task.timeout
+        self.soft_timeout = task.soft_timeout
+        self.grace = task.grace
+        self.capture_output = task.capture_output
+        self.limits = task.limits
+        self.task_id = task.id
+        self.name = task.name
+        self.worker = None
+        self.owner = owner
+        self.entry = entry
+        self.started_at = started_at
+        self.started_mono = started_mono
+        self.over = False
+        self.reason = ""
+
+    def ended(self, ending: Ending) -> None:
+        """Hear how the attempt ended."""
+        self.owner.attempt_ended(self, ending)
+
+    def progressed(self, done: float, total: float | None, note: str) -> None:
+        """Hear of progress."""
+        self.owner.attempt_progressed(self, done, total, note)
+
+    def record(self, ending: Ending, mono: float, result_limit: int) -> ExecutionRecord:
+        """Return the record of this attempt, which ended at the steady time `mono`."""
+        entry = self.entry
+        result = ending.result
+        if type(result) is Sealed and len(result.data) > result_limit:
+            result = Dropped(len(result.data))
+        outcome = ending.outcome
+        return ExecutionRecord(
+            self.attempt,
+            self.started_at,
+            self.started_at + max(0.0, mono - self.started_mono),
+            outcome is Outcome.SUCCEEDED,
+            ending.error,
+            outcome is Outcome.TIMED_OUT,
+            outcome=outcome,
+            task_id=self.task_id,
+            name=self.name,
+            run=self.run,
+            due_at=entry.due_wall,
+            missed=entry.stands_for,
+            result=result,
+            traceback=ending.traceback,
+            stack=ending.stack,
+            pid=ending.pid,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            limit=ending.limit,
+            cpu_seconds=ending.cpu_seconds,
+            peak_rss=ending.peak_rss,
+            output=ending.output,
+            output_truncated=ending.output_truncated,
+        )

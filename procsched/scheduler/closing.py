@@ -1,0 +1,317 @@
+"""The shutdown: who does it, in which order, and within which time.
+
+    first caller      drains or gives back --> asks what still runs to end --> pool, timer, queues --> report
+    further callers   may shorten its time; wait for the report
+    a listener        may do it, and is not waited for
+    an action, and a  has a thread of its own do it, and does not wait: it would wait for itself
+    signal handler in
+    the midst of ours
+
+Every step may be taken twice: a caller that is interrupted leaves the rest to the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from types import FrameType
+
+from procsched._core.entries import SHUTDOWN
+from procsched._core.failures import describe
+from procsched._core.models import Outcome, ShutdownReport
+from procsched.clock import real_seconds
+from procsched.errors import SchedulerStateError
+from procsched.scheduler import exits
+from procsched.scheduler.driver import CLOSED, CLOSING, NEW
+from procsched.scheduler.gate import Gate
+from procsched.scheduler.waiting import WaitingDriver
+from procsched.workers.base import Ending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from procsched.scheduler.attempts import Attempt
+
+UNKILLABLE = 5.0  # seconds after the grace, for a process that the kernel cannot end
+POOL_SECONDS = 2.0  # for idle workers to leave, beyond the time that is left
+QUEUE_SECONDS = 0.5  # for listeners and store, likewise
+TIMER_SECONDS = 1.0  # for the timer thread, which is stuck only in a clock or a schedule of the user's
+FORCED_SECONDS = 0.1  # for threads that are known not to end
+
+log = logging.getLogger("procsched")
+
+# Code that runs with none of our locks held, although it is called by code that may hold one.
+_LOCK_FREE = {threading.Condition.wait.__code__}
+_LOCKING = (
+    "procsched.workers",
+    "procsched.listeners",
+    "procsched.stores",
+    "procsched.clock",
+    "procsched.ids",
+)
+
+
+class Closing:
+    """One shutdown, whoever takes part in it. Its fields are guarded by the driver's lock."""
+
+    def __init__(self, drain: bool, end: float | None) -> None:
+        self.drain = drain
+        self.end = end  # real steady seconds; None for no limit
+        self.led = False  # a thread is doing it
+        self.returned: dict[str, None] = {}
+        self.gates: list[Gate] = []  # of those who wait for the report
+        self.report: ShutdownReport | None = None
+
+    def left(self) -> float | None:
+        """Return the seconds left, never negative; None for no limit."""
+        return None if self.end is None else max(0.0, self.end - real_seconds())
+
+
+class ClosingDriver(WaitingDriver):
+    """The driver with its end."""
+
+    _closing: Closing | None = None  # guarded by _lock
+
+    def close(self, drain: bool, timeout: float | None) -> ShutdownReport:
+        """Shut down, or take part in a shutdown that goes on. See the module."""
+        if self._lock._is_owned() or may_hold_lock():  # type: ignore[attr-defined]
+            return self._close_elsewhere(drain, timeout)
+        if self.own_call() is not None:
+            return self._close_elsewhere(drain, timeout)
+        end = None if timeout is None else real_seconds() + timeout
+        while True:
+            with self._lock:
+                closing = self._join_locked(drain, end)
+                if closing.report is not None:
+                    return closing.report
+                gate = None
+                if closing.led:
+                    gate = Gate()
+                    closing.gates.append(gate)
+                closing.led = True
+            if gate is None:
+                return self._lead(closing)
+            if self.delivery.is_listener_thread():
+                return self._report_so_far(closing)  # who leads may be waiting for this very thread
+            if not gate.wait(None if end is None else self._longest(closing)):
+                return self._report_so_far(closing)
+
+    def _longest(self, closing: Closing) -> float:
+        """Return the seconds within which whoever leads is done for certain."""
+        with self._lock:
+            grace = max((entry.handle.task.grace for entry in self.engine.running.values()), default=0.0)
+        return (closing.left() or 0.0) + grace + UNKILLABLE + POOL_SECONDS + 2 * QUEUE_SECONDS + TIMER_SECONDS
+
+    def _join_locked(self, drain: bool, end: float | None) -> Closing:
+        closing = self._closing
+        if closing is None:
+            closing = self._closing = Closing(drain, end)
+        elif closing.report is None:
+            if end is not None and (closing.end is None or end < closing.end):
+                closing.end = end
+            closing.drain = closing.drain and drain
+            self._open_idle_gates_locked()  # whoever leads looks at the time again
+        return closing
+
+    def _close_elsewhere(self, drain: bool, timeout: float | None) -> ShutdownReport:
+        thread = threading.Thread(
+            target=self.close, args=(drain, timeout), name="procsched-shutdown", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the interpreter is exiting: it calls `end_at_exit` by itself
+            log.warning("the shutdown could not be started from here: %s", error)
+        return ShutdownReport()
+
+    def _report_so_far(self, closing: Closing) -> ShutdownReport:
+        with self._lock:
+            return closing.report or self._make_report_locked(closing)
+
+    def _make_report_locked(self, closing: Closing) -> ShutdownReport:
+        ended = self.engine.ended_in_closing
+        return ShutdownReport(
+            finished=tuple(dict.fromkeys(task_id for task_id, killed in ended if not killed)),
+            killed=tuple(dict.fromkeys(task_id for task_id, killed in ended if killed)),
+            returned=tuple(closing.returned),
+        )
+
+    # --- the steps -------------------------------------------------------------------------------------
+
+    def _lead(self, closing: Closing) -> ShutdownReport:
+        try:
+            with self._lock:
+                started = self._state not in (NEW, CLOSED)
+                self._state = CLOSING
+            self._stop_timing(closing, started)
+            if started:
+                self._wait_for_runs(closing)
+            forced = self._end_runs(closing)
+            self._end_machinery(closing, started, forced)
+            return self._finish(closing)
+        finally:
+            with self._lock:
+                closing.led = False
+                gates, closing.gates = closing.gates, []
+            for gate in gates:
+                gate.open()  # they find the report, or go on where this thread was interrupted
+
+    def _stop_timing(self, closing: Closing, started: bool) -> None:
+        """Make ready what is due by now, and nothing later; without `drain` give it back at once."""
+        with self._lock:
+            if not self.engine.closing:
+                wall, line = self._look_locked()
+                while self.engine.promote(wall, line, sys.maxsize):
+                    pass
+                self.engine.closing = True
+            if not (closing.drain and started):
+                self._give_back_locked(closing)
+            self._hand_over_locked()
+
+    def _give_back_locked(self, closing: Closing) -> None:
+        wall, line = self._moment_locked()
+        closing.returned.update(dict.fromkeys(self.engine.give_back(wall, line)))
+
+    def _wait_for_runs(self, closing: Closing) -> None:
+        """Let what is ready run and wait for what is in flight, until the time is up."""
+        self._run_ready()
+        while True:
+            with self._lock:
+                engine = self.engine
+                if not closing.drain:
+                    self._give_back_locked(closing)
+                    self._hand_over_locked()
+                if not (engine.running or len(engine.ready) or engine.open_questions):
+                    return
+                gate = Gate()
+                self._idle_gates.append(gate)
+            left = closing.left()
+            if left == 0.0 or not gate.wait(left):
+                with self._lock:
+                    if gate in self._idle_gates:
+                        self._idle_gates.remove(gate)
+                if closing.left() == 0.0:
+                    return
+
+    def _run_ready(self) -> None:
+        if not self._inline:
+            self.pool.pump()
+        elif self._threadless:
+            while self._pass():  # nothing is promoted any more: this runs what is ready, and settles it
+                pass
+        else:
+            with self._lock:
+                self._wake_timer_locked()
+
+    def _end_runs(self, closing: Closing) -> bool:
+        """End what still runs, its grace first. Return whether something could not be ended."""
+        with self._lock:
+            self._give_back_locked(closing)
+            self._hand_over_locked()
+            calls = [self.engine.killable(entry, SHUTDOWN) for entry in self.engine.running.values()]
+            live: list[Attempt] = [call for call in calls if call is not None]  # type: ignore[misc]
+        if not live:
+            return False
+        for call in live:
+            self.pool.kill(call, "killed by the shutdown of the scheduler")
+        if getattr(self.pool, "can_kill", True):
+            self._wait_until_ended(live, max(call.grace for call in live) + UNKILLABLE)
+        forced = [call for call in live if not call.over]
+        for call in forced:
+            text = "killed by the shutdown of the scheduler: it could not be ended, and may still go on"
+            self.attempt_ended(call, Ending(Outcome.KILLED, text))
+        return bool(forced)
+
+    def _wait_until_ended(self, live: list[Attempt], seconds: float) -> None:
+        end = real_seconds() + seconds
+        while True:
+            with self._lock:
+                if all(call.over for call in live):
+                    return
+                gate = Gate()
+                self._idle_gates.append(gate)
+            if not gate.wait(end - real_seconds()):
+                return
+
+    def _end_machinery(self, closing: Closing, started: bool, forced: bool) -> None:
+        """End the pool, the timer, and the threads of listeners and store."""
+        left = closing.left()
+        spare = 0.0 if left is None else left
+        if started:
+            self._guarded("pool", self.pool.shutdown, FORCED_SECONDS if forced else max(spare, POOL_SECONDS))
+        if self._unwatch is not None:
+            self._guarded("clock", self._unwatch)
+        with self._lock:
+            self._timer_stop = True
+            self._wake_timer_locked()
+            self._changed.notify_all()
+        timer = self._timer
+        if timer is not None and timer is not threading.current_thread():
+            timer.join(TIMER_SECONDS)
+        with self._lock:
+            wall, line = self._moment_locked()
+            self.engine.abandon_questions(wall, line)
+            self.engine.dismiss_waiters("shutdown")
+            self._hand_over_locked()
+        self._log_problems()
+        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))
+        if self.writer is not None:
+            self._guarded("store", self.writer.close, max(closing.left() or 0.0, QUEUE_SECONDS))
+
+    def _guarded(self, what: str, action: object, *args: object) -> None:
+        """Take a step of the end; what it raises must not keep the others from being taken."""
+        try:
+            action(*args)  # type: ignore[operator]
+        except Exception as error:
+            log.exception("the shutdown of the %s failed", what)
+            self._note(f"the shutdown of the {what} failed: {describe(error)}")
+
+    def _finish(self, closing: Closing) -> ShutdownReport:
+        with self._lock:
+            self._state = CLOSED
+            report = closing.report = self._make_report_locked(closing)
+            self._open_idle_gates_locked()
+        exits.release(self)
+        return report
+
+    # --- for `exits` -----------------------------------------------------------------------------------
+
+    def end_at_exit(self) -> None:
+        """Shut down at the interpreter's exit: wait for nothing."""
+        try:
+            self.close(False, 0.0)
+        except Exception:  # atexit would print it and go on, without our name in it
+            log.exception("the shutdown at the interpreter's exit failed")
+
+    def mark_forked(self) -> None:
+        """Hear that this is a copy in a forked child."""
+        self._forked = True
+
+    def refuse_fork(self) -> None:
+        """Refuse to work in a forked child: threads and workers are the parent's.
+
+        Raises:
+            SchedulerStateError: this is a forked child.
+        """
+        if self._forked:
+            raise SchedulerStateError(
+                "this scheduler was started before a fork, and its threads and workers belong to the parent "
+                "process: make and start a Scheduler in the child, after the fork"
+            )
+
+
+def may_hold_lock() -> bool:
+    """Return whether the calling thread may hold a lock of ours, because a signal handler interrupted us.
+
+    The frames say so: beneath the handler's there is one of a module with a lock, and it does not merely
+    wait, nor run an action.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False  # signal handlers run in the main thread only
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code in _LOCK_FREE or frame.f_code.co_name == "_outcome_of":
+            return False
+        if frame.f_globals.get("__name__", "").startswith(_LOCKING):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,257 @@
+"""What users ask of a scheduler that has tasks: cancel, kill, pause, resume, revive, wait, and questions."""
+
+from __future__ import annotations
+
+from procsched._core import options
+from procsched._core.entries import CANCEL, KILL
+from procsched._core.failures import describe
+from procsched._core.models import Stats, TaskStatus, finite_seconds
+from procsched.errors import (
+    ScheduleError,
+    SchedulerStateError,
+    TaskKilledError,
+    TaskNotFoundError,
+    ValidationError,
+)
+from procsched.scheduler.closing import ClosingDriver
+from procsched.scheduler.driver import RUNNING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from procsched._core.entries import Entry, Question
+    from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched.protocols import TaskListener
+
+
+class Control(ClosingDriver):
+    """The driver with requests and questions."""
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    def cancel(self, task: ScheduledTask | str, *, kill: bool = False) -> bool:
+        """Withdraw a task; a run in flight finishes on its own, is recorded, and schedules nothing.
+
+        Args:
+            kill: end the run in flight, too, also that of a task which is cancelled already.
+        Returns:
+            False where nothing was changed: the task was terminal, and had no run to end.
+        """
+        self._require_open()
+        options.check_flag("kill", kill)
+        with self._lock:
+            self._require_open()
+            entry = self._entry_locked(task)
+            changed = self.engine.cancel(entry, self.clock.now())
+            call = self.engine.killable(entry, CANCEL) if kill else None
+            self._hand_over_locked()
+        if call is not None and self.pool.kill(call, "killed: the task was cancelled"):
+            changed = True
+        return changed
+
+    def kill(self, task: ScheduledTask | str) -> bool:
+        """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
+        self._require_open()
+        with self._lock:
+            self._require_open()
+            call = self.engine.killable(self._entry_locked(task), KILL)
+        return call is not None and bool(self.pool.kill(call, "killed by request"))
+
+    def pause(self, task: ScheduledTask | str) -> bool:
+        """Start no further run of a task until `resume`; a live run goes on. False if terminal or paused."""
+        self._require_open()
+        with self._lock:
+            self._require_open()
+            entry = self._entry_locked(task)
+            changed = self.engine.pause(entry, *self._moment_locked())
+            self._hand_over_locked()
+            return changed
+
+    def resume(self, task: ScheduledTask | str) -> bool:
+        """Let a paused task go on; slots that passed follow its misfire policy. False if it is not paused."""
+        return self._request(task, "resume")
+
+    def revive(self, task: ScheduledTask | str) -> bool:
+        """Give a FAILED task a new start, off the dead letter. False for any other.
+
+        Raises:
+            ScheduleError: its schedule failed; the task stays as it is.
+        """
+        return self._request(task, "revive")
+
+    def _request(self, task: ScheduledTask | str, what: str) -> bool:
+        """Resume or revive: a slow schedule is asked in the calling thread, with no lock held."""
+        self._require_open()
+        while True:
+            with self._lock:
+                self._require_open()
+                entry = self._entry_locked(task)
+                moment = self._moment_locked()
+                answer = (
+                    self.engine.resume(entry, *moment)
+                    if what == "resume"
+                    else self.engine.revive(entry, *moment)
+                )
+                self._hand_over_locked()
+            if isinstance(answer, bool):
+                break
+            if what == "revive":
+                answer = self._ask_for_revival(answer)
+                break
+            self._answer(answer)
+            if entry.status is not TaskStatus.PAUSED:
+                answer = True
+                break
+        self._log_problems()
+        self._pump()
+        return answer
+
+    def _ask_for_revival(self, question: Question) -> bool:
+        plan, failure = None, None
+        try:
+            plan = question.answer()
+        except Exception as error:
+            failure = error
+        finally:
+            with self._lock:
+                settled = self.engine.settle(question, plan, None, *self._moment_locked())
+                self._hand_over_locked()
+        if failure is not None:
+            raise ScheduleError(
+                f"the task is not revived, its schedule failed: {describe(failure)}"
+            ) from failure
+        return settled and plan is not None and plan.due_at is not None
+
+    def wake(self) -> None:
+        """Look at the clock again: for an injected one that cannot tell when it was moved."""
+        self.refuse_fork()
+        with self._lock:
+            self._wake_timer_locked()
+        self.clock_moved()
+
+    def add_listener(self, listener: TaskListener) -> None:
+        """Tell `listener` of every event from now on.
+
+        Raises:
+            ValidationError: it has no `on_task_event(event)`.
+        """
+        self._require_open()
+        self.delivery.add(listener)
+        with self._lock:
+            self.engine.wants_events = True
+
+    # --- questions -------------------------------------------------------------------------------------
+
+    def task(self, id: str) -> ScheduledTask:  # noqa: A002 - the contract's name
+        """Return the handle of the task with this id.
+
+        Raises:
+            TaskNotFoundError: there is none, or it was finished and forgotten.
+        """
+        with self._lock:
+            return self._entry_locked(id).handle
+
+    def tasks(self) -> list[ScheduledTask]:
+        """Return the handles of all tasks that are kept, in order of registration."""
+        self.refuse_fork()
+        with self._lock:
+            return [entry.handle for entry in self.engine.entries.values()]
+
+    def dead_letter(self) -> list[str]:
+        """Return the ids of the tasks whose retries are exhausted, oldest first."""
+        self.refuse_fork()
+        with self._lock:
+            return list(self.engine.dead)
+
+    def pending(self) -> int:
+        """Return how many entries wait for their time or for a worker, without tombstones."""
+        self.refuse_fork()
+        with self._lock:
+            return self.engine.pending
+
+    def wait(self, task: ScheduledTask | str, timeout: float | timedelta | None = None) -> ExecutionRecord:
+        """Wait for the attempt that ends the task's current or next run, and return its record.
+
+        On a terminal task whose last run is over, return the last record at once.
+
+        Args:
+            timeout: real seconds; None for no limit.
+        Raises:
+            TimeoutError: the time was up.
+            TaskKilledError: the task ended without a run.
+            SchedulerStateError: a shutdown returned the task, or the caller is a listener.
+        """
+        self.refuse_fork()
+        seconds = None if timeout is None else finite_seconds("timeout", timeout)
+        with self._lock:
+            entry = self._entry_locked(task)
+        self.refuse_here("wait", entry)
+        record, why = self.wait_for_end(entry, seconds)
+        if record is not None:
+            return record
+        what = f"task {entry.handle.task.id} ({entry.handle.task.name})"
+        if why == "shutdown":
+            raise SchedulerStateError(
+                f"{what} will not run: the scheduler was shut down before its run ended"
+            )
+        raise TaskKilledError(f"{what} has no run to wait for: {why}")
+
+    def wait_idle(self, timeout: float | timedelta | None = None) -> bool:
+        """Wait until nothing is due at this instant, nothing is in flight and no event is undelivered.
+
+        Args:
+            timeout: real seconds; None for no limit.
+        Returns:
+            False when the time was up.
+        Raises:
+            SchedulerStateError: the caller is a listener, or an action in this process.
+        """
+        self.refuse_fork()
+        self.refuse_here("wait_idle")
+        return self.wait_until_idle(None if timeout is None else finite_seconds("timeout", timeout))
+
+    def stats(self) -> Stats:
+        """Return a snapshot: workers, counters, queues and problems."""
+        self.refuse_fork()
+        workers, counters = self.pool.stats()
+        with self._lock:
+            engine = self.engine
+            counters = {**counters, **engine.counters}
+            figures = (len(engine.due), engine.due.tombstones, len(engine.ready))
+            running, tasks = len(engine.running), len(engine.entries)
+        problems = list(self._problems)
+        problems += [f"listener {name} is stuck since {age:.1f} s" for name, age in self.delivery.stuck()]
+        problems += [f"listener {name} lost {lost} events" for name, lost in self.delivery.lost().items()]
+        failing = None if self.writer is None else self.writer.failing
+        if failing is not None and failing not in problems:
+            problems.append(failing)
+        return Stats(workers, counters, *figures, running, tasks, tuple(problems))
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._forked:
+            self.refuse_fork()
+        if self._state > RUNNING:
+            raise SchedulerStateError("this scheduler was shut down: make a new one")
+
+    def _entry_locked(self, task: ScheduledTask | str) -> Entry:
+        self.refuse_fork()
+        task_id = task if isinstance(task, str) else getattr(getattr(task, "task", None), "id", None)
+        if not isinstance(task_id, str):
+            raise ValidationError(
+                f"task must be a ScheduledTask or its id, not {type(task).__name__} {task!r}"
+            )
+        entry = self.engine.entries.get(task_id)
+        if entry is None or not (isinstance(task, str) or entry.handle is task):
+            raise TaskNotFoundError(
+                f"no task has the id {task_id!r} here: it is unknown, or it finished and was forgotten "
+                f"(the scheduler keeps {self.engine.keep_finished} finished tasks)"
+            )
+        return entry
+
+    def _kept(self, key: str) -> ScheduledTask | None:
+        with self._lock:
+            entry = self.engine.keys.get(key)
+            return None if entry is None else entry.handle

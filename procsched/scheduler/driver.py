@@ -1,0 +1,323 @@
+"""The driver of the engine: its lock, its clock, and who carries out the effects.
+
+    user's thread --schedule, cancel...--> [ engine ] <--look, promote-- "procsched-timer"  (waits on the clock)
+                                             |   ^                            |
+                              under the lock |   | next_call, ended           | pump
+                                             v   |                            v
+              listeners' queues, store's queue   pool: "procsched-io", threads, or the thread that pumps
+
+One lock with one condition guards the engine; only the timer waits on the condition. Order of locks: the
+pool's, then this one, then those of the queues of listeners and store. So no method of the pool is called with
+this lock held. User code (schedules, actions, listeners, stores, ids) never runs under it either.
+
+Passes (look at the clock, promote what is due, ask slow schedules, pump) are made by the timer thread. Under a
+fake clock whoever moves it makes one as well, and with an inline pool there is no timer thread at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from random import random
+
+from procsched._core.engine import Engine
+from procsched._core.entries import AFTER_RUN
+from procsched._core.failures import describe
+from procsched._core.models import Outcome
+from procsched._core.timeline import Timeline
+from procsched.clock import SystemClock, adapt_clock
+from procsched.listeners import EventDelivery
+from procsched.scheduler.attempts import Attempt
+from procsched.scheduler.gate import Gate
+from procsched.stores.base import writer_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from procsched._core.entries import Entry, Question
+    from procsched._core.models import ExecutionRecord
+    from procsched.clock import FullClock
+    from procsched.protocols import TaskListener, TaskStore
+    from procsched.workers.base import Call, Ending
+
+BATCH = 1000  # entries promoted at a time: about a millisecond under the lock
+ROUNDS = 10_000  # passes made by whoever moves a fake clock: a FixedDelay(0) under it would never end
+TORN = 0.02  # seconds; readings of the clock that lie further apart are not of one moment
+PROBLEMS = 20  # texts that stats() shows
+
+NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
+
+log = logging.getLogger("procsched")
+
+
+class Driver:
+    """The engine with a lock, a clock, a pool, and queues to listeners and store. See the module."""
+
+    def __init__(
+        self,
+        pool: Any,
+        clock: Any,
+        store: TaskStore | None,
+        listeners: Iterable[TaskListener],
+        event_limit: int,
+        result_limit: int,
+        limits: dict[str, int],
+    ) -> None:
+        self.clock: FullClock = adapt_clock(clock)
+        self.pool = pool
+        listeners = listeners if hasattr(listeners, "on_task_event") else tuple(listeners)
+        self.delivery = EventDelivery(listeners, event_limit, self._note)
+        self.writer = None if store is None else writer_for(store, self._on_store_problem)
+        self.result_limit = result_limit
+        self._real = isinstance(self.clock, SystemClock)
+        self._inline = bool(getattr(pool, "inline", False))
+        # Nobody waits on the clock: what is due runs in the thread that moves it.
+        self._threadless = self._inline and not self._real
+        # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts
+        # a holder can tell that it did (see `closing.may_hold_lock`); no code of ours enters twice.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # the timer waits here
+        wall, steady, awake = self._readings()
+        self.engine = Engine(Timeline(wall, steady, awake), random, **limits)  # guarded by _lock
+        self.engine.look(wall, steady, awake)
+        self.engine.wants_events = bool(listeners)
+        self.engine.wants_writes = self.writer is not None
+        self._state = NEW  # guarded by _lock
+        self._stale = False  # the timer must look again before it waits; guarded by _lock
+        self._timer_waits = False  # guarded by _lock
+        self._timer_stop = False  # guarded by _lock
+        self._idle_gates: list[Gate] = []  # of wait_idle and shutdown; guarded by _lock
+        self._unlogged: list[tuple[Entry | None, str]] = []  # guarded by _lock
+        self._problems: deque[str] = deque(maxlen=PROBLEMS)  # single operations, atomic
+        self._unwatch: Any = None
+        self._forked = False
+
+    # --- the clock -------------------------------------------------------------------------------------
+
+    def _readings(self) -> tuple[float, float, float]:
+        """Return wall, steady and awake seconds of one moment."""
+        clock = self.clock
+        for _ in range(10):
+            steady = clock.monotonic()
+            wall, awake = clock.now(), clock.awake()
+            # A thread that was put aside in between, or a fake clock moved by another one, would look like a
+            # step of the wall clock.
+            if clock.monotonic() - steady < TORN:
+                break
+        return wall, steady, awake
+
+    def _look_locked(self) -> tuple[float, float]:
+        """Return this moment as wall time and on the steady line; steps and suspends are followed."""
+        wall, steady, awake = self._readings()
+        return wall, self.engine.look(wall, steady, awake)
+
+    def _moment_locked(self) -> tuple[float, float]:
+        """Return this moment as `_look_locked` does, without looking for steps."""
+        return self.clock.now(), self.engine.timeline.line(self.clock.monotonic())
+
+    def clock_moved(self) -> None:
+        """Look at the clock: it was set, or moved, or the system woke up."""
+        if self._real:
+            with self._lock:
+                self._wake_timer_locked()
+        elif self._state == RUNNING or self._state == CLOSING:
+            self._drive()
+
+    # --- effects ---------------------------------------------------------------------------------------
+
+    def _hand_over_locked(self) -> None:
+        """Carry out what the engine has decided, as far as that may happen under the lock."""
+        engine = self.engine
+        if engine.events:
+            for event in engine.events:
+                self.delivery.publish(event)
+            engine.events.clear()
+        if engine.writes or engine.forgotten:
+            assert self.writer is not None
+            for snapshot, record in engine.writes:
+                self.writer.put(snapshot, record)
+            for task_id in engine.forgotten:
+                self.writer.forget(task_id)
+            engine.writes.clear()
+            engine.forgotten.clear()
+        if engine.woken:
+            for waiter, record, why in engine.woken:
+                waiter.open(record, why)  # type: ignore[attr-defined]
+            engine.woken.clear()
+        if engine.problems:
+            self._unlogged += engine.problems
+            engine.problems.clear()
+        if engine.sooner or engine.questions:
+            engine.sooner = False
+            self._wake_timer_locked()
+        if self._idle_gates and not (engine.running or len(engine.ready) or engine.open_questions):
+            self._open_idle_gates_locked()
+
+    def _open_idle_gates_locked(self) -> None:
+        gates, self._idle_gates = self._idle_gates, []
+        for gate in gates:
+            gate.open()
+
+    def _wake_timer_locked(self) -> None:
+        self._stale = True
+        if self._timer_waits:
+            self._timer_waits = False
+            self._changed.notify()
+
+    def _note(self, text: str) -> None:
+        """Remember a problem for stats()."""
+        self._problems.append(text)
+
+    def _report(self, kind: str, text: str) -> None:
+        """Remember a problem of the whole scheduler, and tell the listeners."""
+        self._note(text)
+        with self._lock:
+            self.engine.tell(None, self.clock.now(), None, kind, text)
+            self._hand_over_locked()
+
+    def _on_store_problem(self, text: str) -> None:
+        self._report("store", text)
+
+    def pool_problem(self, text: str) -> None:
+        """Hear that something is wrong with the pool itself."""
+        self._report("health", text)
+
+    def _log_problems(self) -> None:
+        """Log what the engine found, with no lock held: a handler of the user's may do anything."""
+        if not self._unlogged:
+            return
+        with self._lock:
+            unlogged, self._unlogged = self._unlogged, []
+        for entry, text in unlogged:
+            if entry is None:
+                log.error("%s", text)
+                self._note(text)
+            else:
+                task = entry.handle.task
+                log.error("task %s (%s): %s", task.id, task.name, text, extra=_fields(task.id, task.name))
+                self._note(f"task {task.id} ({task.name}): {text}")
+
+    # --- the pool's side -------------------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        """Give the pool the call that starts now, or None. Called with the pool's lock held."""
+        with self._lock:
+            engine = self.engine
+            entry = engine.pop_ready()
+            if entry is None:
+                return None
+            clock = self.clock
+            wall = clock.now()
+            attempt = Attempt(self, entry, wall, clock.monotonic())
+            engine.begin(entry, attempt, wall)
+            attempt.attempt = entry.attempt
+            attempt.run = entry.run
+            if not self._real and attempt.timeout is not None:
+                self._wake_timer_locked()  # it waits for the deadlines that only `poke` can enforce
+            self._hand_over_locked()
+            return attempt
+
+    def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
+        """Hear how an attempt ended; from a thread of the pool."""
+        mono = self.clock.monotonic()
+        record = attempt.record(ending, mono, self.result_limit)
+        with self._lock:
+            engine = self.engine
+            expected = engine.end(attempt, record, self.clock.now(), engine.timeline.line(mono))
+            self._hand_over_locked()
+        if self._unlogged:
+            self._log_problems()
+        if record.ok:
+            if log.isEnabledFor(logging.DEBUG):
+                _log_attempt(logging.DEBUG, attempt, record, expected)
+        elif log.isEnabledFor(logging.INFO):
+            final = attempt.attempt >= attempt.entry.handle.task.retry.max_attempts
+            alarming = final and record.outcome is not Outcome.KILLED
+            _log_attempt(logging.WARNING if alarming else logging.INFO, attempt, record, expected)
+
+    def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
+        """Hear of progress; from a thread of the pool."""
+        if not self.engine.wants_events:
+            return
+        with self._lock:
+            if attempt.entry.live is attempt:
+                self.engine.tell(attempt.entry, self.clock.now(), None, "progress", (done, total, note))
+                self._hand_over_locked()
+
+    # --- passes ----------------------------------------------------------------------------------------
+
+    def _pass(self) -> bool:
+        """Promote what is due, ask slow schedules, and let the pool take what is ready.
+
+        Returns:
+            Whether anything was done, so that there may be more.
+        """
+        if not self._real:
+            self.pool.poke()
+        with self._lock:
+            engine = self.engine
+            wall, line = self._look_locked()
+            moved = engine.promote(wall, line, BATCH)
+            questions, engine.questions = engine.questions, []
+            self._hand_over_locked()
+            ready = len(engine.ready)
+        for question in questions:
+            self._answer(question)
+        if ready or questions:
+            self.pool.pump()
+        return moved or bool(questions)
+
+    def _answer(self, question: Question) -> None:
+        """Ask a schedule that may be slow, with no lock held, and settle its answer."""
+        plan, error = None, "asking its schedule was interrupted"
+        try:
+            plan = question.answer()
+            error = ""
+        except Exception as failure:
+            error = f"its schedule failed: {describe(failure)}"
+        finally:
+            with self._lock:
+                wall, line = self._moment_locked()
+                self.engine.settle(question, plan, error or None, wall, line)
+                if question.why == AFTER_RUN:
+                    self._wake_timer_locked()
+                self._hand_over_locked()
+        if self._unlogged:
+            self._log_problems()
+
+    def _drive(self) -> None:
+        """Make passes in the calling thread until nothing is due: what a fake clock's mover does."""
+        for _ in range(ROUNDS):
+            if not self._pass():
+                return
+
+    def _pump(self) -> None:
+        """Have what is ready taken, after a request made something ready."""
+        if self._threadless or not len(self.engine.ready) or self._state != RUNNING:
+            return
+        if self._inline:
+            with self._lock:
+                self._wake_timer_locked()
+        else:
+            self.pool.pump()
+
+
+def _fields(task_id: str, name: str, attempt: int | None = None, pid: int | None = None) -> dict[str, Any]:
+    return {"task_id": task_id, "task_name": name, "attempt": attempt, "pid": pid}
+
+
+def _log_attempt(level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
+    log.log(
+        level,
+        "task %s (%s) attempt %d %s%s%s",
+        record.task_id,
+        record.name,
+        record.attempt,
+        "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
+        "" if record.error is None else f": {record.error}",
+        "" if expected else " (too late to count)",
+        extra=_fields(record.task_id, record.name, record.attempt, record.pid),
+    )

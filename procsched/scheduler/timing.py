@@ -1,0 +1,90 @@
+"""The timer thread: it makes a pass, and waits on the clock until the next thing is due."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from procsched._core.failures import describe
+from procsched._core.planning import wait_seconds
+from procsched.scheduler.driver import Driver
+
+FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
+LONGEST_STALL = 3600.0  # seconds, between looks at a clock that stands still and cannot tell of moves
+
+log = logging.getLogger("procsched")
+
+
+class TimedDriver(Driver):
+    """The driver with its timer thread."""
+
+    _timer: threading.Thread | None = None
+
+    def _start_timer(self) -> None:
+        self._timer = threading.Thread(target=self._run_timer, name="procsched-timer", daemon=True)
+        self._timer.start()
+
+    def _run_timer(self) -> None:
+        failures = 0
+        stall = 0.0
+        while True:
+            try:
+                if not self._pass():
+                    stall = self._wait_for_work(stall)
+                    if stall < 0.0:
+                        return
+                failures = 0
+            except Exception as error:
+                # Whatever it is, the timer goes on: otherwise everything would stand still in silence.
+                failures += 1
+                text = f"the timer failed {failures} times: {describe(error)}"
+                log.exception("%s", text)
+                self._note(text)
+                with self._lock:
+                    if self._timer_stop:
+                        return
+                    self._changed.wait(min(FIRST_BACKOFF * 2 ** min(failures, 10), LAST_BACKOFF))
+
+    def _wait_for_work(self, stall: float) -> float:
+        """Wait until something is due or changed. Return the new `stall`, negative at the end.
+
+        Args:
+            stall: seconds waited in vain because the clock did not move meanwhile.
+        """
+        deadline = None if self._real else self.pool.next_deadline()
+        with self._lock:
+            if self._timer_stop:
+                return -1.0
+            wall, line = self._look_locked()
+            self._hand_over_locked()
+            if self._stale:
+                self._stale = False
+                return stall
+            before = self.clock.monotonic()
+            seconds = self._seconds_to_wait(wall, line, deadline)
+            if seconds is not None:
+                seconds = max(seconds, stall)
+            self._timer_waits = True
+            try:
+                self.clock.wait(self._changed, seconds)
+            finally:
+                self._timer_waits = False
+            if seconds is None or self._stale or self._real or self.clock.watches_steps:
+                return 0.0
+            # A clock that cannot tell of its moves and stands still: looking again and again is useless.
+            stopped = self.clock.monotonic() == before
+            return min(max(2.0 * seconds, FIRST_BACKOFF), LONGEST_STALL) if stopped else 0.0
+
+    def _seconds_to_wait(self, wall: float, line: float, deadline: float | None) -> float | None:
+        due = self.engine.due
+        if self.engine.closing:
+            seconds = None
+        else:
+            steady, at_wall = due.next_due(True), due.next_due(False)
+            seconds = wait_seconds(
+                None if steady is None else steady - line, None if at_wall is None else at_wall - wall
+            )
+        if deadline is not None:
+            left = max(0.0, deadline - self.clock.awake())
+            seconds = left if seconds is None else min(seconds, left)
+        return seconds
