@@ -45,7 +45,8 @@ if TYPE_CHECKING:
         ValidationError,
         WorkerCrashedError,
     )
-    from procsched.executor import ProcessExecutor, ProcessFuture
+    from procsched.executor import ProcessExecutor
+    from procsched.future import ProcessFuture
     from procsched.ids import SequentialIdGenerator
     from procsched.listeners import EventLog
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
@@ -129,7 +130,8 @@ _MODULES = {
         "SchedulerStateError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
         "TaskTimeoutError ValidationError WorkerCrashedError"
     ),
-    "procsched.executor": "ProcessExecutor ProcessFuture",
+    "procsched.executor": "ProcessExecutor",
+    "procsched.future": "ProcessFuture",
     "procsched.ids": "SequentialIdGenerator",
     "procsched.listeners": "EventLog",
     "procsched.protocols": "Clock IdGenerator Schedule TaskListener TaskStore WorkerPool",

@@ -369,8 +369,8 @@ class Core:
         if idle:
             self.finish()
         if kill:
-            for item in self.running_items():
-                self.pool.kill(item, "killed: the workers were killed")
+            for call in self.pool.running_calls():
+                self.pool.kill(call, "killed: the workers were killed")
         if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
             self.drained.wait()
             self.pool.shutdown(10.0)
@@ -381,11 +381,6 @@ class Core:
     def io_thread(self) -> threading.Thread | None:
         """Return the pool's thread, or None before the start."""
         return self.pool.loop.thread if self.started else None
-
-    def running_items(self) -> list[_Item]:
-        """Return what runs now."""
-        with self.pool.lock:
-            return [worker.call for worker in self.pool.workers_locked() if isinstance(worker.call, _Item)]
 
     def finish(self) -> None:
         """Nothing is open any more: end pool and callback thread, without waiting for them."""

@@ -109,8 +109,9 @@ class Helper:
     def warm(self) -> None:
         """Import what workers are likely to need, once, where they share it."""
         self.warmed = True
-        from procsched import _byvalue
+        from procsched import _byvalue, errors
 
+        del errors
         _byvalue.dumps(_BecomeWorker)
 
     def serve(self) -> None:

@@ -36,7 +36,6 @@ from procsched.child.protocol import (
     REASON_SOFT,
     SOFT_SIGNAL,
 )
-from procsched.errors import ProcschedError, TaskKilledError, TaskSerializationError, TaskTimeoutError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,10 +154,12 @@ class Worker:
         """SIGTERM: ours if the page names this run; else it has its default effect."""
         asked = self.page[ASK_NUMBER]
         if asked and asked == self.number and self.armed:
+            from procsched import errors  # here, because it takes the first worker five milliseconds
+
             if self.page[ASK_REASON] == REASON_KILL:
-                self.stop(TaskKilledError("the run was asked to stop"))
+                self.stop(errors.TaskKilledError("the run was asked to stop"))
             elif self.page[ASK_REASON] == REASON_DEADLINE:
-                self.stop(TaskTimeoutError("the run is out of time"))
+                self.stop(errors.TaskTimeoutError("the run is out of time"))
             else:
                 self.default_effect(signum)
         elif not asked or asked not in (self.number, self.last):
@@ -172,7 +173,9 @@ class Worker:
     def on_soft(self, _signum: int, _frame: FrameType | None) -> None:
         """The soft timeout of the run that the page names; one that ended meanwhile is none of our business."""
         if self.page[ASK_NUMBER] == self.number and self.armed and self.page[ASK_REASON] == REASON_SOFT:
-            self.raised = TaskTimeoutError("the run is over its soft limit")
+            from procsched import errors
+
+            self.raised = errors.TaskTimeoutError("the run is over its soft limit")
             self.stop(self.raised)
 
     def stop(self, error: BaseException) -> None:
@@ -188,10 +191,7 @@ class Worker:
         """Run calls until the parent has gone."""
         channel = self.channel
         while True:
-            try:
-                frame = channel.read()
-            except (TaskKilledError, TaskTimeoutError):
-                continue  # a signal that was meant for the run before
+            frame = channel.read()
             if frame is None:
                 return
             if frame.kind == wire.CALL:
@@ -374,6 +374,8 @@ def pack_result(result: Any) -> bytes:
         try:
             data, foreign = _byvalue.dumps(result), True
         except Exception as error:
+            from procsched.errors import TaskSerializationError
+
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
                 "return plain data, or something that pickle can take apart",
@@ -383,6 +385,8 @@ def pack_result(result: Any) -> bytes:
         try:
             pickle.loads(data)
         except Exception as error:
+            from procsched.errors import TaskSerializationError
+
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, can be pickled but not loaded again: "
                 f"{describe(error)}",
@@ -408,7 +412,7 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
         a pickled tuple: description, traceback, pickled exception or None.
     """
     text = describe(error)
-    if stage == "load" and not isinstance(error, ProcschedError):
+    if stage == "load":
         text = f"{text} (while loading the call in the worker)"
     carried: bytes | None
     try:

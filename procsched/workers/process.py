@@ -17,6 +17,7 @@ import math
 import os
 import pickle
 import signal
+import sys
 import time
 from collections import deque
 from enum import StrEnum
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from procsched.workers.base import Call
+    from procsched.workers.base import Call, Ending
+    from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
@@ -81,6 +83,7 @@ class Worker(Alarm):
         "direct",
         "fake_hard",
         "fake_soft",
+        "fleet",
         "hard_at",
         "held",
         "number",
@@ -95,6 +98,7 @@ class Worker(Alarm):
         "pool",
         "ready",
         "runs",
+        "seen_path",
         "side",
         "sock",
         "soft_at",
@@ -105,15 +109,16 @@ class Worker(Alarm):
     )
 
     def __init__(
-        self, pool: ProcessPool, number: int, sock: socket.socket, side: int, page_index: int
+        self, pool: ProcessPool, fleet: Fleet, number: int, sock: socket.socket, side: int, page_index: int
     ) -> None:
         super().__init__()
         self.pool = pool
+        self.fleet = fleet
         self.number = number
         self.sock = sock
         self.side = side
         self.page_index = page_index
-        self.page = pool.pages[page_index * PAGE_WORDS : (page_index + 1) * PAGE_WORDS]
+        self.page = fleet.pages[page_index * PAGE_WORDS : (page_index + 1) * PAGE_WORDS]
         self.state = WorkerState.STARTING  # guarded by the pool's lock
         self.call: Call | None = None  # guarded by the pool's lock
         self.verdict: tuple[Outcome, str] | None = None  # guarded by the pool's lock; set once a run
@@ -124,7 +129,8 @@ class Worker(Alarm):
         self.ready = False
         self.decoder = wire.Decoder()
         self.out: deque[memoryview] = deque()  # guarded by the pool's lock
-        self.path: list[str] = []
+        self.path: list[str] = []  # the import path that the worker has
+        self.seen_path: list[str] = []  # `sys.path` when it was made
         self.soft_at = self.hard_at = math.inf  # steady time
         self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
         self.held: Any = None  # an ending that waits for the tree to be gone
@@ -160,12 +166,13 @@ class Worker(Alarm):
                 awake = self.pool.awake()
                 self.fake_hard = math.inf if timeout is None else awake + timeout
                 self.fake_soft = math.inf if call.soft_timeout is None else awake + call.soft_timeout
-        path = self.pool.import_path()
-        if path != self.path:
-            self.path = path
+        path = sys.path
+        if path != self.seen_path:
+            self.seen_path = list(path)
+            self.path = import_path()
             self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(path, 5)))
         meta = pickle.dumps((call.task_id, call.name, call.attempt, call.run, timeout), 5)
-        flags = wire.CAPTURE if call.capture_output or self.pool.capture_output else 0
+        flags = wire.CAPTURE if self.captures(call) else 0
         self._queue_locked(
             wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta)
         )
@@ -251,7 +258,7 @@ class Worker(Alarm):
         elif kind == wire.READY and self.state is WorkerState.STARTING:
             self.ready = True
             self.cpu_base = frame.second
-            self.pool.on_ready(self)
+            self.fleet.on_ready(self)
         elif kind == wire.START_FAILED and self.state is WorkerState.STARTING:
             text, traceback, _carried = pickle.loads(frame.payload)
             self.start_error = (f"the worker could not start: {text}", traceback)
@@ -292,19 +299,27 @@ class Worker(Alarm):
         if self.state is WorkerState.DUMPING and verdicts.stack_is_complete(self.output):
             self.kill()
 
-    def take_output(self, *, wanted: bool) -> dict[str, Any]:
-        """Return output and stack of the run that ended, as fields of an ending, and begin anew."""
+    def take_output(self) -> tuple[bytes, str | None, bool]:
+        """Return output, stack and whether output was lost, of the run that ended, and begin anew."""
         self.on_side(READ)
-        data, truncated = bytes(self.output), self.output_truncated
+        output, stack = verdicts.split_stack(bytes(self.output))
+        truncated = self.output_truncated or len(output) > OUTPUT_KEPT
         self.output.clear()
         self.output_truncated = False
-        found: dict[str, Any] = {}
-        data, found["stack"] = verdicts.split_stack(data)
-        if wanted:
-            truncated = truncated or len(data) > OUTPUT_KEPT
-            found["output"] = data[-OUTPUT_KEPT:].decode("utf-8", "replace")
-            found["output_truncated"] = truncated
-        return found
+        return output[-OUTPUT_KEPT:], stack, truncated
+
+    def add_output(self, ending: Ending, call: Call) -> None:
+        """Put what the run wrote into its ending: the stack, and the output where it is wanted."""
+        if not self.output and not self.captures(call):
+            return
+        output, ending.stack, truncated = self.take_output()
+        if self.captures(call):
+            ending.output = output.decode("utf-8", "replace")
+            ending.output_truncated = truncated
+
+    def captures(self, call: Call) -> bool:
+        """Return whether the output of `call` is kept."""
+        return call.capture_output or self.pool.options.capture_output
 
     # -- ending its run ------------------------------------------------------------------------------------
 
@@ -319,7 +334,7 @@ class Worker(Alarm):
         elif state in (WorkerState.DUMPING, WorkerState.LEAVING):
             self.kill()
         elif state is WorkerState.STARTING:
-            limit = self.pool.start_timeout
+            limit = self.pool.options.start_timeout
             self.start_error = (f"the worker could not start: not ready within {limit} s", None)
             self.dump_or_kill()
         elif state is WorkerState.DYING:
@@ -381,7 +396,7 @@ class Worker(Alarm):
             return
         self.page[ASK_REASON] = reason
         self.page[ASK_NUMBER] = self.call_number
-        self.pool.ask(self)
+        self.fleet.ask(self)
         self.alarm = time.monotonic() + grace
         self.pool.loop.hurry(self.alarm)
 
@@ -416,10 +431,10 @@ class Worker(Alarm):
             was_running = self.state in RUNNING_STATES
             self.state = WorkerState.DYING
         if not (self.direct and self.signal(signal.SIGKILL)):
-            self.pool.kill_by_helper(self)
+            self.fleet.kill_by_helper(self)
         self.alarm = time.monotonic() + DEATH_WAIT
         self.pool.loop.hurry(self.alarm)
-        self.pool.on_dying(self, was_running=was_running)
+        self.fleet.on_dying(self, was_running=was_running)
 
     def leave(self) -> None:
         """Let an idle worker exit by itself, within a second."""
@@ -434,11 +449,11 @@ class Worker(Alarm):
     def on_overdue(self) -> None:
         """Five seconds after SIGKILL nobody has reported its end."""
         if self.pidfd is not None and _is_dead(self.pidfd):
-            self.pool.on_helper_silent()
+            self.fleet.on_helper_silent()
             return
         if not self.stuck_reported:
             self.stuck_reported = True
-            self.pool.on_unkillable(self)
+            self.fleet.on_unkillable(self)
 
     def close(self) -> None:
         """Close the parent's ends."""
@@ -453,6 +468,19 @@ class Worker(Alarm):
         self.pidfd = None
         loop.alarms.discard(self)
         self.page.release()
+
+
+def import_path() -> list[str]:
+    """Return a copy of `sys.path` with the working directory in place of the empty entry."""
+    return [entry or working_directory() or "" for entry in sys.path]
+
+
+def working_directory() -> str | None:
+    """Return the working directory, or None where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _is_dead(pidfd: int) -> bool:

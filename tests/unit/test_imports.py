@@ -23,7 +23,7 @@ PACKAGE = Path(procsched.__file__).parent
 # holds for everything in it; the longest row that fits decides) and what it may import of procsched,
 # in the same way. Every part may import itself.
 
-BOTTOM = {"procsched.errors", "procsched._system", "procsched._timerfd"}
+BOTTOM = {"procsched.errors", "procsched._system", "procsched._timerfd", "procsched._byvalue"}
 VOCABULARY = {"procsched.errors", "procsched._core.frozen", "procsched._core.models", "procsched.protocols"}
 CORE = VOCABULARY | {"procsched._core", "procsched.schedules"}
 EDGES = CORE | BOTTOM | {"procsched.clock"}
@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
     "procsched._system": set(),
     "procsched._timerfd": {"procsched._system"},
+    "procsched._byvalue": set(),
     "procsched._core.frozen": set(),
     "procsched._core.models": {"procsched.errors", "procsched._core.frozen"},
     "procsched.protocols": {"procsched._core.models"},
@@ -52,9 +53,12 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.testing": EDGES | {"procsched.workers", "procsched.stores"},
     "procsched.scheduler": EDGES
     | {"procsched.ids", "procsched.listeners", "procsched.stores", "procsched.workers"},
-    "procsched.executor": EDGES | {"procsched.listeners", "procsched.workers", "procsched.scheduler"},
+    "procsched.future": VOCABULARY | {"procsched.workers.base"},
+    "procsched.executor": EDGES
+    | {"procsched.future", "procsched.listeners", "procsched.workers", "procsched.scheduler"},
     "procsched.shared": EDGES | {"procsched.executor", "procsched.workers"},
     "procsched.cli": {"procsched"},
+    "procsched.__main__": {"procsched.cli"},
 }
 
 # What is imported for the type checker alone counts as well, except here: module -> what it may name.
@@ -66,7 +70,7 @@ ALLOWED_FOR_TYPES: dict[str, set[str]] = {
 
 # Outside the standard library: package -> who may import it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "cloudpickle": {"procsched.child", "procsched.workers"},
+    "cloudpickle": {"procsched._byvalue", "procsched.child", "procsched.workers"},
     "cronsim": {"procsched.schedules"},
     "psutil": {"procsched._system", "procsched.workers", "procsched.cli"},
     "rich": {"procsched.cli"},

@@ -1,0 +1,426 @@
+"""Keeps a pool in workers: starts them ahead of need, notices their end, waits longer when starting fails.
+
+    ProcessPool --wants--> Fleet --Launcher--> guard, helper --> worker processes
+        ^                    |
+        '--- call ends ------'     (the worker died, or the helper with all of them)
+
+Everything here runs on the pool's I/O thread, except what says otherwise; what other threads read is changed with the
+pool's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import os
+import pickle
+import sys
+import time
+
+from procsched import _system
+from procsched._core.models import Outcome
+from procsched.child.protocol import PAGE_SIZE
+from procsched.workers import verdict as verdicts
+from procsched.workers.base import Ending
+from procsched.workers.launcher import Launcher
+from procsched.workers.loop import READ, Alarm
+from procsched.workers.process import (
+    DEATH_WAIT,
+    RUNNING_STATES,
+    Worker,
+    WorkerState,
+    import_path,
+    working_directory,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from procsched.workers.pool import ProcessPool
+
+SPARES = 1  # workers kept ready beyond those that run, so that a kill or a new call costs no start
+FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
+LAST_BACKOFF = 5.0
+LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
+
+logger = logging.getLogger("procsched")
+
+
+class Fleet(Alarm):
+    """The workers of one pool, and the helper that they come from.
+
+    Attributes:
+        workers: all that are not gone, by number; changed with the pool's lock.
+        pages: the memory shared with them, in words of eight bytes: a page for each.
+    """
+
+    def __init__(self, pool: ProcessPool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.loop = pool.loop
+        self.workers: dict[int, Worker] = {}
+        slots = 2 * pool.size + 16
+        self._page_fd = _memory_file(slots * PAGE_SIZE)
+        self._page_map = mmap.mmap(self._page_fd, slots * PAGE_SIZE)
+        self.pages = memoryview(self._page_map).cast("Q")
+        self._free_pages = list(range(slots))
+        self._launcher: Launcher | None = None
+        self._numbers = 0
+        self._sent_environ: dict[str, str] = {}
+        self._backoff = 0.0  # seconds; 0 while starts succeed
+        self._not_before = -math.inf  # steady time before which nothing is started
+        self._closing = False
+        self._close_steps = 0
+
+    # -- workers come --------------------------------------------------------------------------------------
+
+    def ensure(self, *, wanted: bool = False) -> None:
+        """Start workers until there are enough for what runs, with a spare.
+
+        Args:
+            wanted: whether a call waits. Only then is a start tried again that has failed before.
+        """
+        if self._closing or (self._backoff and not wanted):
+            return
+        coming = sum(
+            worker.state in (WorkerState.STARTING, WorkerState.IDLE) for worker in self.workers.values()
+        )
+        missing = SPARES - coming
+        if missing <= 0:
+            return
+        now = time.monotonic()
+        if now < self._not_before:
+            self.alarm = self._not_before
+            self.loop.hurry(self.alarm)
+            return
+        try:
+            if self._launcher is None:
+                self._launch()
+            for _ in range(missing):
+                self._spawn()
+        except Exception as error:  # no descriptors, processes or memory; or no interpreter to start
+            self._start_failed(f"no worker could be started: {type(error).__name__}: {error}", None)
+
+    def on_alarm(self, now: float) -> None:
+        """The back-off before the next start is over; or a shutdown takes too long."""
+        self.alarm = math.inf
+        if self._closing:
+            self._close_further(now)
+        else:
+            self.ensure(wanted=True)
+
+    def _launch(self) -> None:
+        launcher = Launcher(self.loop, self)
+        options = self.pool.options
+        environ = dict(os.environ) if options.env is None else options.env
+        config = {
+            "environ": environ,
+            "path": import_path(),
+            "preload": options.preload,
+            "cloudpickle": "cloudpickle" in sys.modules,
+        }
+        launcher.start(config, self._page_fd)
+        self._sent_environ = environ
+        self._launcher = launcher
+
+    def _spawn(self) -> None:
+        import socket
+
+        assert self._launcher is not None
+        if not self._free_pages:
+            raise OSError("too many workers that cannot be ended")
+        ours, theirs = socket.socketpair()
+        side_read = side_write = -1
+        try:
+            side_read, side_write = os.pipe()
+            ours.setblocking(False)
+            os.set_blocking(side_read, False)
+            self._numbers += 1
+            page = self._free_pages.pop()
+            worker = Worker(self.pool, self, self._numbers, ours, side_read, page)
+            worker.page[0] = worker.page[1] = 0
+            self._launcher.spawn(worker.number, (theirs.fileno(), side_write), {"page": page})
+        except BaseException:
+            ours.close()
+            if side_read >= 0:
+                os.close(side_read)
+            raise
+        finally:
+            theirs.close()
+            if side_write >= 0:
+                os.close(side_write)
+        with self.pool.lock:
+            self.workers[worker.number] = worker
+            self.pool.counters["spawned"] += 1
+        self.loop.watch(ours.fileno(), READ, worker.on_socket)
+        self.loop.watch(side_read, READ, worker.on_side)
+        self.loop.alarms.add(worker)
+        worker.alarm = time.monotonic() + self.pool.options.start_timeout
+        self.loop.hurry(worker.alarm)
+        worker.seen_path = list(sys.path)
+        worker.path = import_path()
+        worker.send_start(pickle.dumps(self._start_message(worker.path), 5))
+
+    def _start_message(self, path: list[str]) -> dict[str, Any]:
+        """Return what a new worker is to become."""
+        options = self.pool.options
+        environ = dict(os.environ) if options.env is None else options.env
+        return {
+            "path": path,
+            "argv": list(sys.argv),
+            "environ": None if environ == self._sent_environ else environ,
+            "cwd": options.cwd or working_directory(),
+            "umask": _umask(),
+            "nice": options.nice,
+            "initializer": options.initializer,
+        }
+
+    def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
+        """The helper has forked a worker."""
+        worker = self.workers.get(number)
+        if worker is None:
+            if pidfd is not None:
+                os.close(pidfd)
+            return
+        worker.pid = pid
+        worker.pidfd = pidfd
+        worker.direct = pidfd is not None and _system.offers("subreaper")
+        if worker.state is WorkerState.DYING:
+            self.kill_by_helper(worker)  # it was to die before its pid was known
+        self.on_ready(worker)
+
+    def on_ready(self, worker: Worker) -> None:
+        """A worker is ready when it has said so and its process is known."""
+        with self.pool.lock:
+            if not worker.ready or worker.pid is None or worker.state is not WorkerState.STARTING:
+                return
+            worker.state = WorkerState.IDLE
+            worker.alarm = math.inf
+            self.pool.idle.append(worker)
+        self._backoff = 0.0
+        self.pool.pump()
+
+    def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
+        """The helper could not fork."""
+        worker = self.workers.get(number)
+        if worker is not None:
+            self._remove(worker)
+            self._start_failed(f"the worker could not start: {error}", traceback)
+
+    # -- workers go ----------------------------------------------------------------------------------------
+
+    def ask(self, worker: Worker) -> None:
+        """Have a worker and its tree asked to stop."""
+        if self._launcher is not None:
+            self._launcher.ask(worker.number)
+
+    def kill_by_helper(self, worker: Worker) -> None:
+        """Have a worker killed by the helper, which knows its pid."""
+        if self._launcher is not None:
+            self._launcher.kill(worker.number)
+
+    def on_dying(self, worker: Worker, *, was_running: bool) -> None:
+        """A worker was sent SIGKILL: its slot is free."""
+        with self.pool.lock:
+            self.pool.counters["killed_workers"] += 1
+            if was_running:
+                self.pool.running -= 1
+            if worker in self.pool.idle:
+                self.pool.idle.remove(worker)
+        if worker.ready:  # else it failed to start, and its end decides when the next is tried
+            self.ensure()
+            self.pool.pump()
+
+    def on_gone(
+        self, number: int, status: int, at: float, cpu: float, rss: int, stuck: tuple[int, ...]
+    ) -> None:
+        """A worker is dead and reaped, and all of its tree has been sent SIGKILL."""
+        worker = self.workers.get(number)
+        if worker is None:
+            return
+        if worker.call is not None and worker.held is None:
+            worker.read(limit=1 << 20)  # an answer that was written whole before the death counts
+        was = worker.state
+        call = self._detach(worker, stuck=len(stuck))
+        ending = worker.held
+        if call is not None and ending is None:
+            outcome, error = verdicts.decide_death(worker.verdict, status, at, worker.hard_at, call.timeout)
+            ending = Ending(outcome, error, pid=worker.pid, peak_rss=rss or None)
+            ending.cpu_seconds = max(0.0, cpu - worker.cpu_base)
+            verdicts.facts_of(ending, status)
+            worker.add_output(ending, call)
+        failure = None
+        if not worker.ready and was is not WorkerState.LEAVING:
+            words = f"the worker could not start: it died ({verdicts.exit_words(status)[0]})"
+            text, traceback = worker.start_error or (words, None)
+            failure = text, traceback or worker.take_output()[1]
+        self._remove(worker)
+        if call is not None and ending is not None:
+            ending.error = verdicts.note_stuck(ending.error, stuck)
+            call.ended(ending)
+        if self._closing:
+            self._check_empty()
+        elif failure is not None:
+            self._start_failed(*failure)
+        else:
+            self.ensure()
+            self.pool.pump()
+
+    def _detach(self, worker: Worker, *, stuck: int = 0) -> Any:
+        """Take a dead worker out of service; return the call that it had, or None."""
+        with self.pool.lock:
+            if worker.state in RUNNING_STATES:
+                self.pool.running -= 1
+            worker.state = WorkerState.GONE
+            if worker in self.pool.idle:
+                self.pool.idle.remove(worker)
+            call, worker.call = worker.call, None
+            if call is not None:
+                call.worker = None
+            self.pool.counters["unkillable"] += stuck
+        return call
+
+    def _remove(self, worker: Worker) -> None:
+        self._detach(worker)
+        with self.pool.lock:
+            del self.workers[worker.number]
+        worker.close()
+        self._free_pages.append(worker.page_index)
+
+    def on_unkillable(self, worker: Worker) -> None:
+        """The kernel has not ended a worker within five seconds: say so, and go on watching it."""
+        with self.pool.lock:
+            call, worker.call = worker.call, None
+            if call is not None:
+                call.worker = None
+            self.pool.counters["unkillable"] += 1
+        text = f"worker {worker.pid} has not ended {DEATH_WAIT:g} s after SIGKILL: it is stuck in the kernel"
+        self.pool.problem(text)
+        if call is not None:
+            outcome, error = worker.verdict or (Outcome.CRASHED, "worker stuck")
+            call.ended(worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
+
+    def on_helper_silent(self) -> None:
+        """A worker is dead and the helper does not report it: the helper itself is stuck."""
+        if self._launcher is not None:
+            self.pool.problem(
+                f"the helper process {self._launcher.helper_pid} does not answer; it is replaced"
+            )
+            self._launcher.destroy()
+
+    def on_helper_lost(self, reason: str, preload: tuple[str, str] | None) -> None:
+        """The helper has ended, and its workers with it."""
+        self._launcher = None
+        ended = []
+        for worker in list(self.workers.values()):
+            if worker.call is not None and worker.held is None:
+                worker.read(limit=1 << 20)
+            call = self._detach(worker)
+            if call is not None:
+                outcome, error = worker.verdict or (Outcome.LOST, f"{reason} while the run was going on")
+                ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
+            self._remove(worker)
+        if not self._closing:
+            self.pool.count("helper_restarts")
+            if preload is None:
+                self.pool.problem(f"{reason}; it is started anew")
+                self._slow_down()
+        for call, ending in ended:
+            call.ended(ending)
+        if self._closing:
+            self._finish()
+        elif preload is not None:
+            self._start_failed(*preload)
+        else:
+            self.ensure(wanted=True)
+
+    # -- starting fails ------------------------------------------------------------------------------------
+
+    def _slow_down(self) -> None:
+        self._backoff = min(max(FIRST_BACKOFF, self._backoff * 2), LAST_BACKOFF)
+        self._not_before = time.monotonic() + self._backoff
+
+    def _start_failed(self, error: str, traceback: str | None) -> None:
+        """A worker could not be started: an error for those who wait, if nobody else can serve them."""
+        self._slow_down()
+        self.pool.count("start_failures")
+        self.pool.problem(error)
+        serving = any(
+            worker.state in RUNNING_STATES or worker.state is WorkerState.IDLE
+            for worker in self.workers.values()
+        )
+        if serving:
+            self.ensure(wanted=True)
+        else:
+            self.pool.refuse_waiting(error, traceback)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self, until: float) -> None:
+        """End all workers, then the helper, at the latest about steady time `until`; then tell the pool."""
+        self._closing = True
+        for worker in list(self.workers.values()):
+            if worker.state is WorkerState.IDLE:
+                worker.leave()
+            elif worker.state is not WorkerState.LEAVING:
+                with self.pool.lock:
+                    if worker.call is not None and worker.verdict is None:
+                        worker.verdict = (Outcome.KILLED, "killed: the pool was shut down")
+                worker.kill()
+        self.alarm = min(until, time.monotonic() + LEAVE_WAIT)
+        self.loop.hurry(self.alarm)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        """When the last worker is gone, the helper may go."""
+        if not self.workers:
+            if self._launcher is None:
+                self._finish()
+            elif not self._launcher.closing:
+                self._launcher.stop()
+
+    def _close_further(self, now: float) -> None:
+        """Hurry a shutdown along: the helper is told to end what is left, a second later it is killed."""
+        if self._launcher is None:
+            return
+        self._close_steps += 1
+        if self._close_steps == 1 and not self._launcher.closing:
+            self._launcher.stop()
+        else:
+            self._launcher.destroy()
+        self.alarm = now + 1.0
+        self.loop.hurry(self.alarm)
+
+    def _finish(self) -> None:
+        self.alarm = math.inf
+        self.pages.release()
+        self._page_map.close()
+        os.close(self._page_fd)
+        self.pool.on_closed()
+
+
+def _memory_file(size: int) -> int:
+    """Return a descriptor of `size` zero bytes that nobody else can find and that goes with its users."""
+    if _system.offers("memfd"):
+        fd = os.memfd_create("procsched", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        fd, path = tempfile.mkstemp(prefix="procsched-")
+        os.unlink(path)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _umask() -> int | None:
+    """Return the process's umask without changing it, or None where that cannot be read."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        return None
+    return None

@@ -1,0 +1,83 @@
+"""The options of a process pool, checked."""
+
+from __future__ import annotations
+
+import os
+
+from procsched._core.models import finite_seconds
+from procsched.errors import ValidationError
+from procsched.workers import packing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+
+class PoolOptions:
+    """What `ProcessPool` was given, in the form in which it is used. See there for the meaning."""
+
+    __slots__ = (
+        "capture_output",
+        "cwd",
+        "env",
+        "initializer",
+        "max_rss",
+        "max_runs",
+        "nice",
+        "preload",
+        "start_timeout",
+    )
+
+    def __init__(
+        self,
+        *,
+        initializer: Callable[..., object] | None,
+        initargs: Sequence[Any],
+        preload: Sequence[str],
+        max_runs_per_worker: int | None,
+        max_rss_per_worker: int | None,
+        env: Mapping[str, str] | None,
+        cwd: str | os.PathLike[str] | None,
+        nice: int,
+        capture_output: bool,
+        start_timeout: float,
+    ) -> None:
+        if initializer is not None and not callable(initializer):
+            kind = type(initializer).__name__
+            raise ValidationError(f"initializer must be callable, not {kind} {initializer!r}")
+        self.initializer = None if initializer is None else packing.pack(initializer, tuple(initargs), {})
+        if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+            raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
+        self.preload = tuple(preload)
+        self.max_runs = at_least_one("max_runs_per_worker", max_runs_per_worker, optional=True)
+        self.max_rss = at_least_one("max_rss_per_worker", max_rss_per_worker, optional=True)
+        self.env = None if env is None else _environment(env)
+        self.cwd = None if cwd is None else os.path.abspath(os.fspath(cwd))
+        if self.cwd is not None and not os.path.isdir(self.cwd):
+            raise ValidationError(f"cwd must be a directory: {self.cwd!r} is none")
+        if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
+            raise ValidationError(f"nice must be a whole number from 0 to 19, not {nice!r}")
+        self.nice = nice
+        self.capture_output = bool(capture_output)
+        self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
+
+
+def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int | None:
+    """Return a whole number of at least 1, or None where that is allowed.
+
+    Raises:
+        ValidationError: naming the option.
+    """
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValidationError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ValidationError(f"env must map texts to texts, not {name!r} to {value!r}")
+    return dict(env)
