@@ -20,6 +20,7 @@ import psutil
 from procsched import Priority, ProcessPool, Scheduler, TaskStatus
 from procsched.cli import demo_cast, demo_jobs, demo_report
 from procsched.cli.demo_view import open_view, seconds
+from procsched.cli.processes import end_survivors, wait_ended
 
 if TYPE_CHECKING:
     from typing import Any, Final
@@ -242,13 +243,10 @@ class Demo:
         except FileNotFoundError:
             act.complaints.append("it came to its end before it had started its daemon")
             return
-        try:
-            psutil.Process(pid).wait(DAEMON_WAIT)
-        except psutil.NoSuchProcess:
-            pass
-        except psutil.TimeoutExpired:
-            self.daemon_fate = f"process {pid} is still alive"
-            act.complaints.append(f"its daemon, process {pid}, lives on")
+        if wait_ended([pid], DAEMON_WAIT):
+            end_survivors([pid])
+            self.daemon_fate = f"process {pid} was still alive {DAEMON_WAIT:g} s later"
+            act.complaints.append(f"its daemon, process {pid}, lived on")
             return
         self.daemon_fate = (
             f"process {pid}, in a session of its own, gone {seconds(time.monotonic() - looked)} later"

@@ -74,7 +74,7 @@ class Act:
 def words(outcomes: list[Outcome]) -> str:
     """Return outcomes for a person: ``failed, failed, succeeded``."""
     if len(outcomes) > 3 and len(set(outcomes)) == 1:
-        return f"{len(outcomes)} x {outcomes[0].value}"
+        return f"{len(outcomes):,} x {outcomes[0].value}"
     return ", ".join(outcome.value for outcome in outcomes) or "nothing"
 
 

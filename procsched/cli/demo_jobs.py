@@ -24,10 +24,12 @@ LINK: Final = re.compile(r"https?://[\w.-]+\.\w+")
 # Written in good faith: "a line of words". On a line of words that ends in anything else, every way of cutting it
 # into words is tried before the engine gives up, and their number doubles with each letter.
 WORDS_ONLY: Final = re.compile(r"^\s*#?\s*(\w+\s?)*$")
-# A line on which it never ends: this many letters and spaces, then something else, such as a full stop.
-TEMPTING: Final = re.compile(r"^\s*#?\s*\w[\w ]{44,}[^\w\s]")
+# A line on which it never ends: this many letters in words with one space between, then something else. So ends
+# the present line in case that nobody can find another one of the kind: here.
+TEMPTING: Final = re.compile(r"^\s*#?\s*\w(?: ?\w){44,}[^\w\s]")
 
 FAILURES: Final = 2  # how often `flaky` fails before it succeeds
+DAEMON_LIFE: Final = 60  # seconds after which a daemon that nobody has ended ends by itself
 
 
 class FileReport(NamedTuple):
@@ -112,30 +114,35 @@ def segfault() -> None:
 
 
 def stubborn(pid_file: str) -> None:
-    """Ignore and block every signal, leave a daemon behind, and never return."""
+    """Leave a daemon behind, ignore and block every signal, and never return."""
+    start_daemon(pid_file)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         try:
             signal.signal(signum, signal.SIG_IGN)
         except (OSError, ValueError):  # the C library keeps some for itself
             continue
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    start_daemon(pid_file)
     while True:
         pass
 
 
 def start_daemon(pid_file: str) -> None:
-    """Leave a process behind the way daemons do: forked twice, in a session of its own, nothing open."""
+    """Leave a process behind the way daemons do: forked twice, in a session of its own, nothing open.
+
+    When this returns, the file has its number.
+    """
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
     os.setsid()
-    if os.fork():
+    daemon = os.fork()
+    if daemon:
+        with open(pid_file + ".new", "w", encoding="ascii") as file:
+            file.write(str(daemon))
+        os.rename(pid_file + ".new", pid_file)  # whoever sees the file sees the whole number
         os._exit(0)
-    with open(pid_file + ".new", "w", encoding="ascii") as file:
-        file.write(str(os.getpid()))
-    os.rename(pid_file + ".new", pid_file)  # whoever sees the file sees the whole number
+    signal.alarm(DAEMON_LIFE)
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     while True:
         signal.pause()

@@ -1,0 +1,73 @@
+"""Every example runs, says what it should, and is in step with the README."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+# Example -> lines, or parts of lines, that it prints in this order.
+SAYS = {
+    "clean_up_on_timeout": ["collect: succeeded, ", "hold: timed_out", "deaf: timed_out", "SIGKILL"],
+    "cron_and_rates": ["nightly  2 runs", "2026-03-28 02:30:00+01:00", "2026-03-29 03:00:00+02:00"],
+    "executor_drop_in": ["exceeded its 0.5 s budget", "cancelled: killed", "TaskTimeoutError"],
+    "hard_timeout": ["timed_out: exceeded its 0.5 s budget; ended by SIGKILL", "in match", "the next one: "],
+    "listeners": ["mail: bad has failed: ValueError: invalid literal"],
+    "move_from_threads": ["{'sensor': 'attic', 'value': 5}", "[0, 1, 2]"],
+    "progress": ["resize: 1 of 3, cat.png", "resize: 3 of 3, owl.png"],
+    "quickstart": ["the others go on", "exceeded its 2.0 s budget"],
+    "retries_and_dead_letter": ["attempt 3 succeeded answered", "broken failed", "revived: works now"],
+    "run_one_call": ["{'answer': 42}", "timed out: exceeded its 0.5 s budget", "crashed: SIGABRT"],
+    "survive_crashes": ["SIGSEGV", "exit code 5", "SIGKILL", "[1, 2, 4, 8, 16, 32, 64, 128]"],
+    "testing_with_fake_clock": ["twelve hours in ", "killed after 3600.0 seconds by the fake clock"],
+}
+
+
+def test_every_example_is_known() -> None:
+    """An example that nobody runs would rot."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example(name: str, tmp_path: Path) -> None:
+    """The example runs from any directory, ends by itself with exit code 0, and prints what it promises."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stderr == "") is (name != "listeners"), done.stderr  # there one raises, which is logged
+    rest = done.stdout
+    for part in SAYS[name]:
+        assert part in rest, f"{part!r} is missing after what came before it in:\n{done.stdout}"
+        rest = rest.partition(part)[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quickstart_is_the_readme() -> None:
+    """The first example of the README and its file are the same, save for blank lines."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.partition("```python\n")[2].partition("```")[0]
+    script = (EXAMPLES / "quickstart.py").read_text(encoding="utf-8").partition('"""\n')[2]
+    assert [line for line in script.splitlines() if line] == [line for line in block.splitlines() if line]
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example_needs_no_guard(name: str) -> None:
+    """No example hides behind a main guard: that none is needed is one of the promises."""
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert '\nif __name__ == "__main__"' not in text
+    assert len(text.splitlines()) <= 70, "an example is read in one look"
