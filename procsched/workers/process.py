@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
 DUMP_WAIT = 0.0005  # seconds that a stack is waited for
+HANGUP_WAIT = 0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 OUTPUT_KEPT = 64 << 10  # bytes of captured output that a record keeps, the newest
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
@@ -86,6 +87,7 @@ class Worker(Alarm):
         "fleet",
         "hard_at",
         "held",
+        "hung_up",
         "number",
         "out",
         "output",
@@ -127,6 +129,7 @@ class Worker(Alarm):
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
         self.ready = False
+        self.hung_up = False  # its stream has ended
         self.decoder = wire.Decoder()
         self.out: deque[memoryview] = deque()  # guarded by the pool's lock
         self.path: list[str] = []  # the import path that the worker has
@@ -271,7 +274,18 @@ class Worker(Alarm):
         self.pool.loop.forget(self.sock.fileno())
         if self.state in (WorkerState.DYING, WorkerState.LEAVING, WorkerState.GONE):
             return
-        self.break_off("worker closed its connection")
+        # The descriptors of a process are closed a moment before it counts as dead. What ended it is for its wait
+        # status to say, or for the death of the helper: a verdict now would hide that.
+        self.hung_up = True
+        self.alarm = min(self.alarm, time.monotonic() + HANGUP_WAIT)
+        self.pool.loop.hurry(self.alarm)
+
+    def on_mute(self) -> None:
+        """A while has passed since the end of its stream."""
+        if self.pidfd is not None and _is_dead(self.pidfd):
+            self.kill()  # which changes nothing for it, and has the report of its death waited for
+        else:
+            self.break_off("worker closed its connection")
 
     def break_off(self, reason: str) -> None:
         """End a worker with which there is no talking any more."""
@@ -327,7 +341,9 @@ class Worker(Alarm):
         """A time has come that this worker was to be looked at."""
         self.alarm = math.inf
         state = self.state
-        if state is WorkerState.BUSY:
+        if self.hung_up and now < self.hard_at and state not in (WorkerState.LEAVING, WorkerState.DYING):
+            self.on_mute()
+        elif state is WorkerState.BUSY:
             self.on_deadline(now)
         elif state is WorkerState.ASKED:
             self.dump_or_kill()
