@@ -274,6 +274,9 @@ class Worker(Alarm):
         self.pool.loop.forget(self.sock.fileno())
         if self.state in (WorkerState.DYING, WorkerState.LEAVING, WorkerState.GONE):
             return
+        if self.state is WorkerState.IDLE:
+            self.kill()
+            return
         # The descriptors of a process are closed a moment before it counts as dead. What ended it is for its wait
         # status to say, or for the death of the helper: a verdict now would hide that.
         self.hung_up = True
@@ -341,10 +344,10 @@ class Worker(Alarm):
         """A time has come that this worker was to be looked at."""
         self.alarm = math.inf
         state = self.state
-        if self.hung_up and now < self.hard_at and state not in (WorkerState.LEAVING, WorkerState.DYING):
-            self.on_mute()
-        elif state is WorkerState.BUSY:
+        if state is WorkerState.BUSY and now >= min(self.soft_at, self.hard_at):
             self.on_deadline(now)
+        elif self.hung_up and state not in (WorkerState.LEAVING, WorkerState.DYING):
+            self.on_mute()
         elif state is WorkerState.ASKED:
             self.dump_or_kill()
         elif state in (WorkerState.DUMPING, WorkerState.LEAVING):
