@@ -253,7 +253,7 @@ class Worker:
                 function, args, kwargs = pickle.loads(frame.payload)
                 stage = "run"
                 result = function(*args, **kwargs) if kwargs else function(*args)
-                if hasattr(result, "__await__"):
+                if hasattr(type(result), "__await__"):  # as `await` asks; the object may answer anything
                     result = self.run_coroutine(result)
                 stage = "send"
             finally:
