@@ -152,18 +152,16 @@ class Worker:
 
     def on_term(self, signum: int, _frame: FrameType | None) -> None:
         """SIGTERM: ours if the page names this run; else it has its default effect."""
-        asked = self.page[ASK_NUMBER]
-        if asked and asked == self.number and self.armed:
+        asked, reason = self.page[ASK_NUMBER], self.page[ASK_REASON]
+        if not asked or asked not in (self.number, self.last) or reason == REASON_SOFT:
+            self.default_effect(signum)
+        elif asked == self.number and self.armed:
             from procsched import errors  # here, because it takes the first worker five milliseconds
 
-            if self.page[ASK_REASON] == REASON_KILL:
+            if reason == REASON_KILL:
                 self.stop(errors.TaskKilledError("the run was asked to stop"))
-            elif self.page[ASK_REASON] == REASON_DEADLINE:
-                self.stop(errors.TaskTimeoutError("the run is out of time"))
             else:
-                self.default_effect(signum)
-        elif not asked or asked not in (self.number, self.last):
-            self.default_effect(signum)
+                self.stop(errors.TaskTimeoutError("the run is out of time"))
 
     def default_effect(self, signum: int) -> None:
         """Do what the signal does to a process that does not handle it."""
