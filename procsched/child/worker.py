@@ -35,6 +35,7 @@ from procsched.child.protocol import (
     REASON_KILL,
     REASON_SOFT,
     SOFT_SIGNAL,
+    STARTED,
 )
 
 TYPE_CHECKING = False
@@ -246,7 +247,7 @@ class Worker:
         stage = "load"
         try:
             try:
-                self.number = frame.number
+                self.page[STARTED] = self.number = frame.number
                 self.armed = True
                 function, args, kwargs = pickle.loads(frame.payload)
                 stage = "run"

@@ -33,6 +33,7 @@ from procsched.child.protocol import (
     REASON_DEADLINE,
     REASON_SOFT,
     SOFT_SIGNAL,
+    STARTED,
 )
 from procsched.workers import verdict as verdicts
 from procsched.workers.loop import READ, WRITE, Alarm
@@ -180,6 +181,10 @@ class Worker(Alarm):
             wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta)
         )
         self.flush_locked()
+
+    def has_started(self) -> bool:
+        """Return whether the worker began the run that it was last given. Exact once it is dead."""
+        return self.page[STARTED] == self.call_number
 
     def send_start(self, payload: bytes) -> None:
         """Send the first frame."""
