@@ -10,6 +10,7 @@ Nothing here ever waits for the parent except the read of the next call, which e
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import errno
 import faulthandler
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
+
+# Without the enums that the module `signal` puts around the answers: these are asked before and after every call.
+_getsignal: Any = _signal.getsignal
+_pthread_sigmask: Any = _signal.pthread_sigmask
 
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -104,7 +109,8 @@ class Worker:
         self.cancel: Callable[[], object] | None = None  # how to stop an `async def` action
         self.timer = _system.open_kernel_timer()
         self.backstop = False  # whether the timer is armed
-        self.home = -1
+        self.home = -1  # descriptor of the working directory
+        self.home_identity = (0, 0)
         self.umask = 0o022
         self.mask: set[Any] = set()
         self.peak_fd = -1
@@ -132,10 +138,12 @@ class Worker:
         self.umask = os.umask(0)
         os.umask(self.umask)
         try:
-            self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.home = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+            home = os.fstat(self.home)
+            self.home_identity = (home.st_ino, home.st_dev)
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self.home = -1
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.mask = _pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             self.peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -204,7 +212,7 @@ class Worker:
             self.backstop = True
             self.timer.arm(frame.first)
         for signum, handler in self.handlers.items():
-            if signal.getsignal(signum) is not handler:
+            if _getsignal(signum) is not handler:
                 signal.signal(signum, handler)
         identity = pickle.loads(frame.meta) if frame.meta else ("", "", 1, 1, None)
         task_id, name, number, run, timeout = identity
@@ -343,13 +351,12 @@ class Worker:
                 break
         for which in _TIMERS:
             signal.setitimer(which, 0)
-        if signal.pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
+        if _pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
             left.append("signal mask")
         os.umask(self.umask)
         try:
             here = os.stat(".")
-            home = os.fstat(self.home)
-            if (here.st_ino, here.st_dev) != (home.st_ino, home.st_dev):
+            if (here.st_ino, here.st_dev) != self.home_identity:
                 os.fchdir(self.home)
         except OSError:
             left.append("working directory")

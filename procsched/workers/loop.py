@@ -157,7 +157,9 @@ class Loop:
             self._ring()
 
     def _set_timer(self) -> float:
-        """Arm the timer for the earliest alarm, or disarm it; return how long to poll without a timer."""
+        """Disarm the timer when nothing is to come any more; return how long to poll where there is no timer."""
+        if self._timer_fd >= 0 and self._armed == _NEVER:
+            return -1.0  # who sets an alarm arms it
         with self._timer_lock:
             # Read with the lock held: who sets an alarm does so before `hurry` takes it.
             earliest = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
@@ -167,9 +169,6 @@ class Loop:
             if earliest == _NEVER and self._armed < _NEVER:
                 _timerfd.timerfd_disarm(self._timer_fd)
                 self._armed = _NEVER
-            elif earliest < self._armed:
-                _timerfd.timerfd_arm(self._timer_fd, earliest)
-                self._armed = earliest
             return -1.0
 
     def _on_wake(self, _events: int) -> None:
@@ -190,6 +189,9 @@ class Loop:
         now = time.monotonic()
         for alarm in [alarm for alarm in self.alarms if alarm.alarm <= now]:
             self._guard(lambda due=alarm: due.on_alarm(now))  # type: ignore[misc]
+        later = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
+        if later < _NEVER:
+            self.hurry(later)
 
 
 def _make_wakeup() -> tuple[int, int]:

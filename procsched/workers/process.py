@@ -246,6 +246,8 @@ class Worker(Alarm):
                     return
                 for frame in self.decoder.feed(data):
                     self.on_frame(frame)
+                if len(data) < 1 << 16 and limit == READS_PER_EVENT:
+                    return  # that was all; if more has come meanwhile, the loop calls again
         except BlockingIOError:
             return
         except OSError:
