@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Executor
+from enum import IntEnum
 
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
 from procsched.clock import SystemClock
@@ -108,10 +109,18 @@ class Options:
         return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
 
 
-class _Item(Call):
-    """One attempt of a submitted call."""
+class _State(IntEnum):
+    """Where a call stands, as the core sees it."""
 
-    __slots__ = ("began", "core", "future", "options", "over", "queued", "started_at", "withdrawn")
+    WAITING = 0  # in a queue, or between two attempts
+    HANDED = 1  # taken by the pool
+    OVER = 2  # its last attempt has ended, or it was withdrawn
+
+
+class _Item(Call):
+    """One submitted call, through all its attempts. State, `cancelled` and `queued` are guarded by the core's lock."""
+
+    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "started_at", "state")
 
     def __init__(self, core: Core, future: ProcessFuture, payload: bytes, options: Options) -> None:
         super().__init__(
@@ -125,9 +134,9 @@ class _Item(Call):
         self.core = core
         self.future = future
         self.options = options
-        self.withdrawn = False  # not to be started any more; guarded by the core's lock
-        self.queued = False  # in one of the queues; guarded by the core's lock
-        self.over = False  # its last attempt has ended; guarded by the core's lock
+        self.state = _State.WAITING
+        self.cancelled = False
+        self.queued = False
         self.started_at = 0.0
         self.began = 0.0
 
@@ -165,7 +174,8 @@ class Core:
         self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
         self.open = 0  # calls that have not ended for good; guarded by lock
-        self.started = False  # guarded by lock
+        self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
+        self.started = False
         self.refused = ""  # why nothing is taken any more; guarded by lock
         self.finishing = False  # the pool is being shut down; guarded by lock
         self.drained = threading.Event()  # set when, after a shutdown, nothing is open
@@ -192,17 +202,28 @@ class Core:
             return future
         item = _Item(self, future, payload, options)
         future._item = item
+        self.start()
         with self.lock:
             if self.refused:
                 raise SchedulerStateError(self.refused)
             self.open += 1
-            start, self.started = not self.started, True
             self._queue_locked(item)
-        if start:
-            _live.add(self)
-            self.pool.start(self, SystemClock())
         self.pool.pump()
         return future
+
+    def start(self) -> None:
+        """Start the pool, once.
+
+        Raises:
+            OSError: it cannot be started now; the next call tries again.
+        """
+        if self.started:
+            return
+        with self.start_lock:
+            if not self.started and not self.refused:
+                self.pool.start(self, SystemClock())
+                self.started = True
+                _live.add(self)
 
     def check_open(self) -> None:
         """Refuse where this executor takes no calls."""
@@ -217,8 +238,8 @@ class Core:
     def enqueue(self, item: _Item) -> None:
         """Queue an attempt again."""
         with self.lock:
-            if item.withdrawn:
-                return
+            if item.state is not _State.WAITING:
+                return  # cancelled meanwhile
             self._queue_locked(item)
         self.pool.pump()
 
@@ -235,11 +256,12 @@ class Core:
                 while waiting:
                     item = waiting.popleft()
                     item.queued = False
-                    if item.withdrawn:
+                    if item.state is not _State.WAITING:
                         self.withdrawn -= 1
                         continue
-                    if item.attempt == 1 and not item.future.set_running_or_notify_cancel():
-                        continue
+                    if item.attempt == 1:
+                        item.future.set_running_or_notify_cancel()
+                    item.state = _State.HANDED
                     item.started_at = time.time()
                     item.began = time.monotonic()
                     return item
@@ -258,19 +280,21 @@ class Core:
             again = (
                 ending.outcome not in (Outcome.SUCCEEDED, Outcome.KILLED)
                 and item.options.retry.should_retry(item.attempt)
-                and not item.withdrawn
+                and not item.cancelled
             )
             if again:
                 wait = self.backoff(item)
                 item.attempt += 1
-            else:
-                item.over = True
+            item.state = _State.WAITING if again else _State.OVER
         if again:
             backoff = _Backoff(self, item, time.monotonic() + wait)
             self.pool.loop.alarms.add(backoff)
             self.pool.loop.hurry(backoff.alarm)
             return
-        future._settle(ending)
+        if item.cancelled:
+            future._mark_cancelled()
+        else:
+            future._settle(ending)
         self.close_call(future)
 
     @staticmethod
@@ -302,22 +326,22 @@ class Core:
         item: _Item | None = future._item
         if item is None:
             return future.cancelled()
-        # With the pool's lock nothing can start, so the call is either waiting, or running, or over.
+        # One winner: with both locks the call can neither start nor end here.
         with self.pool.lock, self.lock:
-            withdrawn = item.worker is None and not item.withdrawn and not item.over
+            withdrawn = item.state is _State.WAITING
             if withdrawn:
-                item.withdrawn = True
+                item.state = _State.OVER
+                item.cancelled = True
                 self.withdrawn += item.queued
+            elif item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
+                item.cancelled = True
+            if not item.cancelled:
+                return future.cancelled()
+        future._mark_cancelled()
         if withdrawn:
-            cancelled = future._mark_cancelled()
             self.close_call(future)
             self.prune()
-            return cancelled
-        if not self.pool.kill(item, "killed: cancelled"):
-            return future.cancelled()
-        with self.lock:
-            item.withdrawn = True
-        return future._mark_cancelled()
+        return True
 
     def prune(self) -> None:
         """Forget withdrawn items once they outnumber the others."""
@@ -325,7 +349,7 @@ class Core:
             if self.withdrawn < 64 or self.withdrawn * 2 < sum(map(len, self.queues)):
                 return
             for waiting in self.queues:
-                kept = [item for item in waiting if not item.withdrawn]
+                kept = [item for item in waiting if item.state is _State.WAITING]
                 waiting.clear()
                 waiting.extend(kept)
             self.withdrawn = 0

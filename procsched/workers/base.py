@@ -74,6 +74,7 @@ class Call:
         "attempt",
         "capture_output",
         "grace",
+        "handed",
         "limits",
         "name",
         "payload",
@@ -109,6 +110,7 @@ class Call:
         self.attempt = attempt
         self.run = run
         self.worker: Any = None  # the pool's: where the call runs, None before and after
+        self.handed = 0  # the pool's: how often it was handed to a worker
 
     def ended(self, ending: Ending) -> None:
         """Hear how the call ended. Exactly once, from a thread of the pool, with no lock held."""

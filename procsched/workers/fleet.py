@@ -38,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from procsched.workers.base import Call
     from procsched.workers.pool import ProcessPool
 
 SPARES = 1  # workers kept ready beyond those that run, so that a kill or a new call costs no start
@@ -240,11 +241,12 @@ class Fleet(Alarm):
         worker = self.workers.get(number)
         if worker is None:
             return
-        if worker.call is not None and worker.held is None:
-            worker.read(limit=1 << 20)  # an answer that was written whole before the death counts
+        self._hear_last(worker)
         was = worker.state
         call = self._detach(worker, stuck=len(stuck))
         ending = worker.held
+        if call is not None and ending is None and self._was_spared(worker, call):
+            call = None
         if call is not None and ending is None:
             outcome, error = verdicts.decide_death(worker.verdict, status, at, worker.hard_at, call.timeout)
             ending = Ending(outcome, error, pid=worker.pid, peak_rss=rss or None)
@@ -267,6 +269,19 @@ class Fleet(Alarm):
         else:
             self.ensure()
             self.pool.pump()
+
+    def _hear_last(self, worker: Worker) -> None:
+        """Read what a dead worker wrote: an answer that it wrote whole counts. It gets no further call."""
+        with self.pool.lock:
+            worker.dead = True
+            if worker in self.pool.idle:
+                self.pool.idle.remove(worker)
+        if worker.call is not None and worker.held is None:
+            worker.read(limit=1 << 20)
+
+    def _was_spared(self, worker: Worker, call: Call) -> bool:
+        """Return whether a call that a dead worker had was never begun, and is given to another."""
+        return worker.verdict is None and not worker.has_started() and self.pool.give_back(call)
 
     def _detach(self, worker: Worker, *, stuck: int = 0) -> Any:
         """Take a dead worker out of service; return the call that it had, or None."""
@@ -315,10 +330,9 @@ class Fleet(Alarm):
         self._launcher = None
         ended = []
         for worker in list(self.workers.values()):
-            if worker.call is not None and worker.held is None:
-                worker.read(limit=1 << 20)
+            self._hear_last(worker)
             call = self._detach(worker)
-            if call is not None:
+            if call is not None and (worker.held is not None or not self._was_spared(worker, call)):
                 outcome, error = worker.verdict or (Outcome.LOST, f"{reason} while the run was going on")
                 ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
             self._remove(worker)

@@ -56,7 +56,10 @@ def interpreter_arguments() -> list[str]:
             f"cannot start workers: sys.executable is {executable!r}, which is no Python interpreter; "
             "set sys.executable to one before a pool is started"
         )
-    arguments = [executable]
+    arguments = [
+        executable,
+        "-P",
+    ]  # the working directory is no place to import from: a socket.py may lie there
     if sys.flags.optimize:
         arguments.append("-" + "O" * sys.flags.optimize)
     if sys.flags.dont_write_bytecode:
@@ -249,6 +252,10 @@ class Launcher:
 
     def _close_control(self) -> None:
         self.loop.forget(self._control.fileno())
+        try:
+            self._control.sock.shutdown(2)  # SHUT_RDWR: a fork of this process may hold a copy open
+        except OSError:  # the other side has gone before
+            pass
         self._control.sock.close()
         self._control = None
         self._drop_unsent()

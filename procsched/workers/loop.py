@@ -130,6 +130,10 @@ class Loop:
             self._guard(self._once)
         while self._calls:
             self._guard(self._calls.popleft())
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors: at the end of the thread, or of a loop that was never started."""
         for fd in list(self._callbacks):
             self._poller.unregister(fd)
         self._callbacks.clear()

@@ -24,6 +24,7 @@ import os
 import pickle
 import threading
 import time
+from collections import deque
 
 from procsched._core import wire
 from procsched._core.models import Outcome, Sealed, WorkerStats
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
     from procsched.protocols import CallSource, Clock
     from procsched.workers.base import Call
+
+MOST_HANDED = 3  # workers that may die before they begin a call, until that counts as a crash of the call
 
 _COUNTERS = (
     "spawned",
@@ -119,6 +122,8 @@ class ProcessPool:
         self.awake: Callable[[], float] = time.monotonic
         self.loop: Loop  # this and the next from `start` on
         self.fleet: Fleet
+        # Calls whose worker died before it began them; they are started before any other. Guarded by lock.
+        self._returned: deque[Call] = deque()
         self._source: CallSource | None = None
         self._calls = 0  # numbers for calls; guarded by lock
         self._start_wanted = False  # a start is asked for and not looked at yet; guarded by lock
@@ -148,7 +153,11 @@ class ProcessPool:
         self.real_clock = isinstance(clock, SystemClock)
         self.awake = getattr(clock, "awake", clock.monotonic)
         self.loop = Loop("procsched-io", self._on_loop_error)
-        self.fleet = Fleet(self)
+        try:
+            self.fleet = Fleet(self)
+        except BaseException:
+            self.loop.close()
+            raise
         self._source = source
         self.loop.alarms.add(self.fleet)
         self.loop.start()
@@ -165,16 +174,22 @@ class ProcessPool:
                     self._start_wanted = self._start_wanted or wanted
                     break
                 worker = self.idle[-1]
-                call = self._source.next_call()
+                call = self._next_locked()
                 if call is None:
                     return
                 self.idle.pop()
                 self.running += 1
                 self._calls += 1
                 call.worker = worker
+                call.handed += 1
                 worker.assign_locked(call, self._calls)
         if wanted:
             self.loop.call_soon(self._want_worker)
+
+    def _next_locked(self) -> Call | None:
+        if self._returned:
+            return self._returned.popleft()
+        return None if self._source is None else self._source.next_call()
 
     def kill(self, call: Call, reason: str) -> bool:
         """End a running call, grace first. It is decided here: no later answer of the call counts.
@@ -185,16 +200,30 @@ class ProcessPool:
             False when the call is not running, or its end was decided before.
         """
         with self.lock:
-            worker: Worker | None = call.worker
-            if (
-                worker is None
-                or worker.call is not call
-                or worker.verdict is not None
-                or worker.held is not None
-            ):
-                return False
-            worker.verdict = (Outcome.KILLED, reason)
+            return self.kill_locked(call, reason)
+
+    def kill_locked(self, call: Call, reason: str) -> bool:
+        """Do the same for a caller that holds the pool's lock."""
+        if call in self._returned:
+            self._returned.remove(call)
+            self.loop.call_soon(lambda: call.ended(Ending(Outcome.KILLED, reason)))
+            return True
+        worker: Worker | None = call.worker
+        if worker is None or worker.call is not call or worker.verdict is not None or worker.held is not None:
+            return False
+        worker.verdict = (Outcome.KILLED, reason)
         self.loop.call_soon(functools.partial(self._carry_out_kill, worker, call))
+        return True
+
+    def give_back(self, call: Call) -> bool:
+        """Take back a call whose worker died before it began it. Return False for one to which that happens often.
+
+        It may be the call itself that kills whoever reads it.
+        """
+        with self.lock:
+            if call.handed >= MOST_HANDED or self._closing:
+                return False
+            self._returned.append(call)
         return True
 
     def poke(self) -> None:
@@ -291,16 +320,15 @@ class ProcessPool:
                 worker.alarm = math.inf
                 worker.call = call.worker = None
                 self.running -= 1
+                worker.state = WorkerState.IDLE
                 if worn:
                     self.counters["recycled"] += 1
-                    worker.state = WorkerState.IDLE
-                else:
-                    worker.state = WorkerState.IDLE
+                elif not worker.dead:
                     self.idle.append(worker)
         if spoiled or dirty:
             worker.kill()  # it is not used again, and there is nothing left to ask it
             return
-        if worn:
+        if worn and not worker.dead:
             worker.leave()
             self.fleet.ensure()
         assert ending is not None
@@ -347,7 +375,7 @@ class ProcessPool:
         """No worker can be started: end every call that waits for one."""
         while True:
             with self.lock:
-                call = None if self._source is None or self._closing else self._source.next_call()
+                call = None if self._closing else self._next_locked()
             if call is None:
                 return
             call.ended(Ending(Outcome.CRASHED, error, traceback=traceback))

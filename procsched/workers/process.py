@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
 DUMP_WAIT = 0.0005  # seconds that a stack is waited for
-HANGUP_WAIT = 0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
+HANGUP_WAIT = (
+    0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
+)
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 OUTPUT_KEPT = 64 << 10  # bytes of captured output that a record keeps, the newest
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
@@ -81,6 +83,7 @@ class Worker(Alarm):
         "call",
         "call_number",
         "cpu_base",
+        "dead",
         "decoder",
         "direct",
         "fake_hard",
@@ -130,6 +133,7 @@ class Worker(Alarm):
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
         self.ready = False
+        self.dead = False  # its end was reported; what it wrote before may still be read
         self.hung_up = False  # its stream has ended
         self.decoder = wire.Decoder()
         self.out: deque[memoryview] = deque()  # guarded by the pool's lock
@@ -174,7 +178,7 @@ class Worker(Alarm):
         if path != self.seen_path:
             self.seen_path = list(path)
             self.path = import_path()
-            self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(path, 5)))
+            self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(self.path, 5)))
         meta = pickle.dumps((call.task_id, call.name, call.attempt, call.run, timeout), 5)
         flags = wire.CAPTURE if self.captures(call) else 0
         self._queue_locked(
@@ -498,7 +502,8 @@ class Worker(Alarm):
 
 def import_path() -> list[str]:
     """Return a copy of `sys.path` with the working directory in place of the empty entry."""
-    return [entry or working_directory() or "" for entry in sys.path]
+    entries = [entry or working_directory() for entry in sys.path]
+    return [entry for entry in entries if entry]  # without one for a working directory that was removed
 
 
 def working_directory() -> str | None:
