@@ -18,6 +18,7 @@ import io
 import mmap
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -41,7 +42,7 @@ from procsched.child.protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import Any
 
@@ -65,6 +66,9 @@ class Channel:
         self.fd = fd
         self.decoder = wire.Decoder()
         self.frames: list[wire.Frame] = []
+        # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
+        self.room = select.poll()
+        self.room.register(fd, select.POLLOUT)
         self.lock = threading.Lock()  # one frame at a time: progress may be told by any thread of the action
 
     def read(self) -> wire.Frame | None:
@@ -85,13 +89,24 @@ class Channel:
             self.frames.extend(self.decoder.feed(data))
         return self.frames.pop(0)
 
-    def write(self, parts: list[bytes | bytearray]) -> None:
-        """Write a frame whole."""
+    def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
+        """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""
         with self.lock:
-            for part in parts:
-                view = memoryview(part)
-                while view:
-                    view = view[os.write(self.fd, view) :]
+            if last is not None and (len(parts) > 1 or not self.room.poll(0)):
+                # All but the last byte: the parent has no answer before `last` was called, and cannot be handing
+                # out the next call meanwhile.
+                self._write_all([*parts[:-1], memoryview(parts[-1])[:-1]])
+                parts = [parts[-1][-1:]]
+                self.room.poll()
+            if last is not None:
+                last()
+            self._write_all(parts)
+
+    def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(self.fd, view) :]
 
 
 class Worker:
@@ -233,22 +248,23 @@ class Worker:
             cpu, peak = self.usage()
         dirty = self.tidy()
         kind, flags, payload = answer
-        ended = time.monotonic()
-        if self.backstop and self.timer is not None:
-            self.timer.disarm()
-            self.backstop = False
-        self.channel.write(
-            wire.encode(
-                kind,
-                frame.number,
-                payload,
-                flags=flags | (wire.DIRTY if dirty else 0),
-                first=ended,
-                second=cpu,
-                third=peak,
-                meta=", ".join(dirty).encode(),
-            )
+        parts = wire.encode(
+            kind,
+            frame.number,
+            payload,
+            flags=flags | (wire.DIRTY if dirty else 0),
+            first=time.monotonic(),
+            second=cpu,
+            third=peak,
+            meta=", ".join(dirty).encode(),
         )
+        self.channel.write(parts, self.disarm if self.backstop else None)
+
+    def disarm(self) -> None:
+        """Take back the backstop: from here on the run cannot be kept waiting by a parent that is stuck."""
+        assert self.timer is not None
+        self.timer.disarm()
+        self.backstop = False
 
     def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
         """Load the call, run it, and return its answer as kind, flags and payload."""
