@@ -1,0 +1,740 @@
+"""Faults as importable functions: what an action, an argument, a result or an exception can do to a worker.
+
+Actions that a test has to catch in the act take the path of a file and append a line to it (`support.tell`): their
+pid first, then those of the processes that they left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from procsched._core import wire
+from tests import support
+
+FOREVER = 3600.0
+"""Seconds that a hang lasts. Every test ends it long before."""
+
+
+# --- actions that behave ---------------------------------------------------------------------------------
+
+
+def add(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def identity(value: Any) -> Any:
+    return value
+
+
+def length(value: Any) -> int:
+    return len(value)
+
+
+def pid_and(value: Any) -> tuple[int, Any]:
+    return os.getpid(), value
+
+
+def tell_pid(path: str) -> int:
+    support.tell(path, os.getpid())
+    return os.getpid()
+
+
+def wait_at_gate(gate: str, path: str = "", value: Any = "through") -> Any:
+    """Wait until somebody opens the FIFO `gate` for writing; see `pools.open_gate`."""
+    if path:
+        support.tell(path, os.getpid())
+    with open(gate, "rb") as file:
+        file.read()
+    return value
+
+
+# --- actions that never end by themselves ----------------------------------------------------------------
+
+
+def spin(path: str) -> NoReturn:
+    """Loop in Python."""
+    support.tell(path, os.getpid())
+    while True:
+        pass
+
+
+def sleep(path: str) -> NoReturn:
+    """Sleep, which releases the GIL."""
+    support.tell(path, os.getpid())
+    while True:
+        time.sleep(FOREVER)
+
+
+def hang_in_c(path: str) -> NoReturn:
+    """Sit in a C call that holds the GIL."""
+    support.tell(path, os.getpid())
+    while True:
+        support.hang_in_c(FOREVER)
+
+
+def backtrack(path: str) -> object:
+    """Let a regular expression backtrack for longer than anybody lives: pure C, which looks for signals."""
+    import re
+
+    support.tell(path, os.getpid())
+    return re.match(r"(?:(?:a|a)+)+b", "a" * 60)
+
+
+def swallow(path: str) -> NoReturn:
+    """Catch whatever is raised and go on."""
+    told = False
+    while True:
+        try:
+            if not told:
+                support.tell(path, os.getpid())
+                told = True
+            time.sleep(FOREVER)
+        except BaseException:
+            continue
+
+
+def swallow_once() -> str:
+    """Catch the first exception that comes, and return."""
+    try:
+        while True:
+            time.sleep(FOREVER)
+    except Exception:
+        return "swallowed"
+
+
+def ignore_signals(path: str) -> NoReturn:
+    """Ignore every signal that can be ignored, and hang."""
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):
+            signal.signal(signum, signal.SIG_IGN)
+    sleep(path)
+
+
+def block_signals(path: str) -> NoReturn:
+    """Block every signal that can be blocked, and hang."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    sleep(path)
+
+
+def stop_itself(path: str) -> None:
+    """Stop this process with SIGSTOP."""
+    support.tell(path, os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def flood(path: str) -> NoReturn:
+    """Flood the parent with progress from four threads, for ever."""
+    from procsched import current_run
+
+    run = current_run()
+    assert run is not None
+
+    def tell_all() -> None:
+        while True:
+            run.progress(1, 2, "x" * 1000)
+
+    support.tell(path, os.getpid())
+    for _ in range(3):
+        threading.Thread(target=tell_all, daemon=True).start()
+    tell_all()
+    raise AssertionError
+
+
+HANGS: tuple[Callable[[str], object], ...] = (
+    spin,
+    sleep,
+    hang_in_c,
+    backtrack,
+    swallow,
+    ignore_signals,
+    block_signals,
+    stop_itself,
+    flood,
+)
+
+
+def nap(seconds: float) -> str:
+    """Sleep for so long and return."""
+    time.sleep(seconds)
+    return "napped"
+
+
+def clean_up(path: str) -> NoReturn:
+    """Hang, and tell what ended the hang and that there was time to clean up."""
+    try:
+        support.tell(path, "began")
+        while True:
+            time.sleep(FOREVER)
+    except BaseException as error:
+        support.tell(path, type(error).__name__)
+        raise
+    finally:
+        support.tell(path, "cleaned")
+
+
+async def clean_up_async(path: str) -> NoReturn:
+    """The same as a coroutine."""
+    import asyncio
+
+    try:
+        support.tell(path, "began")
+        while True:
+            await asyncio.sleep(FOREVER)
+    except BaseException as error:
+        support.tell(path, type(error).__name__)
+        raise
+    finally:
+        support.tell(path, "cleaned")
+
+
+def answer_that_nobody_reads(path: str) -> bytes:
+    """Return more than a socket holds: where the parent is stuck, the writing is too."""
+    support.tell(path, os.getpid())
+    return b"x" * (20 << 20)
+
+
+# --- actions that break their connection -----------------------------------------------------------------
+
+
+def sockets() -> list[int]:
+    """Return the descriptors above the standard three that are sockets."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if int(name) > 2 and stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
+    return found
+
+
+def close_everything(path: str) -> NoReturn:
+    """Close every descriptor but the standard three, and hang."""
+    support.tell(path, os.getpid())
+    os.closerange(3, 4096)
+    while True:
+        time.sleep(FOREVER)
+
+
+def _write_to_parent(data: bytes) -> None:
+    for fd in sockets():
+        os.write(fd, data)
+
+
+def write_garbage(path: str) -> NoReturn:
+    """Write what is no frame into every socket, and hang."""
+    support.tell(path, os.getpid())
+    _write_to_parent(b"\x00garbage" * 100)
+    while True:
+        time.sleep(FOREVER)
+
+
+def write_foreign_frame(path: str) -> NoReturn:
+    """Write a whole frame of a kind that does not exist, and hang."""
+    support.tell(path, os.getpid())
+    _write_to_parent(b"".join(wire.encode(99, 1, b"what is this")))
+    while True:
+        time.sleep(FOREVER)
+
+
+def write_huge_claim(path: str) -> NoReturn:
+    """Announce a frame over the cap, and hang."""
+    support.tell(path, os.getpid())
+    head = wire.HEADER.pack(wire.MAGIC, wire.DONE, 0, 0, wire.CAP + 1, 1, 0.0, 0.0, 0)
+    _write_to_parent(head)
+    while True:
+        time.sleep(FOREVER)
+
+
+def write_no_pickle(path: str) -> NoReturn:
+    """Write a well-formed progress frame, for whatever number, whose payload is no pickle, and hang."""
+    support.tell(path, os.getpid())
+    for number in range(1, 20):
+        _write_to_parent(b"".join(wire.encode(wire.PROGRESS, number, b"no pickle")))
+    while True:
+        time.sleep(FOREVER)
+
+
+BREAKS: tuple[Callable[[str], object], ...] = (
+    close_everything,
+    write_garbage,
+    write_foreign_frame,
+    write_huge_claim,
+    write_no_pickle,
+)
+
+
+def write_half_frame(path: str) -> NoReturn:
+    """Write the beginning of a large frame, and hang."""
+    whole = b"".join(wire.encode(wire.DONE, 1, b"x" * 300_000))
+    _write_to_parent(whole[:100_000])
+    sleep(path)
+
+
+def write_half_header(path: str) -> NoReturn:
+    """Write three bytes of a header, and hang."""
+    _write_to_parent(b"".join(wire.encode(wire.DONE, 1, b"x"))[:3])
+    sleep(path)
+
+
+def write_half_frame_and_exit() -> NoReturn:
+    """Write the beginning of a large frame, and end."""
+    whole = b"".join(wire.encode(wire.DONE, 1, b"x" * 300_000))
+    _write_to_parent(whole[:100_000])
+    os._exit(7)
+
+
+HALVES: tuple[Callable[[str], object], ...] = (write_half_frame, write_half_header)
+
+
+# --- actions that die --------------------------------------------------------------------------------------
+
+
+def segfault() -> NoReturn:
+    """Touch memory that is not ours."""
+    import ctypes
+
+    ctypes.string_at(0)
+    raise AssertionError
+
+
+def abort() -> NoReturn:
+    os.abort()
+
+
+def kill_itself(signum: int = signal.SIGKILL) -> NoReturn:
+    os.kill(os.getpid(), signum)
+    while True:
+        time.sleep(FOREVER)
+
+
+def exit_hard(code: int) -> NoReturn:
+    os._exit(code)
+
+
+def exit_soft(code: object) -> NoReturn:
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def exit_from_thread(code: int) -> NoReturn:
+    """End the process from another thread than the action's."""
+    threading.Thread(target=os._exit, args=(code,)).start()
+    while True:
+        time.sleep(FOREVER)
+
+
+def overflow_the_stack() -> None:
+    """Recurse until the C stack is gone; a RecursionError would be too easy."""
+    sys.setrecursionlimit(1 << 30)
+
+    def down() -> None:
+        down_again = [0]
+        down_again.sort(key=lambda _: down())  # through C, so that the C stack grows
+
+    down()
+
+
+# --- actions that leave processes ---------------------------------------------------------------------------
+
+
+def _wait_for_death() -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while True:
+        time.sleep(FOREVER)
+
+
+def grandchild() -> int:
+    """Leave a child in the same group. Return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        _wait_for_death()
+    return pid
+
+
+def session_grandchild() -> int:
+    """Leave a child in a session of its own. Return its pid."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.write(writer, b"x")
+        _wait_for_death()
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
+    return pid
+
+
+def daemon() -> int:
+    """Leave a double-forked daemon with every descriptor closed. Return its pid."""
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.chdir("/")
+        os.umask(0)
+        pid = os.getpid()
+        for fd in range(4096):
+            if fd != writer:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        os.write(writer, str(pid).encode())
+        os.close(writer)
+        _wait_for_death()
+    os.close(writer)
+    os.waitpid(middle, 0)
+    pid = int(os.read(reader, 100))
+    os.close(reader)
+    return pid
+
+
+def shell() -> int:
+    """Leave a shell that waits for a program of its own. Return the shell's pid."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", "trap '' TERM; echo up; sleep 3600 & wait"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.returncode = 0  # nobody waits for it: no warning when the object goes
+    process.stdout.close()
+    return process.pid
+
+
+LEAVERS: tuple[Callable[[], int], ...] = (grandchild, session_grandchild, daemon, shell)
+
+
+def leave(names: list[str], path: str, then: str) -> str:
+    """Leave one process of each kind in `names`, tell their pids, and end as `then` says."""
+    left = [globals()[name]() for name in names]
+    support.tell(path, os.getpid(), *left)
+    if then == "hang":
+        while True:
+            time.sleep(FOREVER)
+    if then == "raise":
+        raise ValueError("left something")
+    if then == "segfault":
+        segfault()
+    if then == "exit":
+        os._exit(5)
+    if then == "sigkill":
+        kill_itself()
+    assert then == "return"
+    return "left"
+
+
+def leave_and_hang(path: str) -> str:
+    """Leave one process of each kind, and hang."""
+    return leave([function.__name__ for function in LEAVERS], path, "hang")
+
+
+def fork_and_return() -> str:
+    """Return on both sides of a fork, the child first."""
+    pid = os.fork()
+    if pid == 0:
+        return "child"
+    os.waitpid(pid, 0)
+    return "parent"
+
+
+def fork_without_end(path: str) -> NoReturn:
+    """Fork a chain in which each link forks the next and exits, so that there is always a new one."""
+    support.tell(path, os.getpid())
+    if os.fork() == 0:
+        os.setsid()
+        while os.fork() == 0:
+            time.sleep(0.001)  # so that a broken product does not take the machine with it
+        os._exit(0)
+    while True:
+        time.sleep(FOREVER)
+
+
+# --- what a run may leave in its worker ---------------------------------------------------------------------
+
+
+def leave_thread() -> None:
+    threading.Thread(target=time.sleep, args=(FOREVER,), daemon=True).start()
+
+
+def leave_timer() -> None:
+    """Leave an interval timer whose signal kills."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+
+
+def leave_raising_timer(seconds: float) -> None:
+    """Leave an interval timer whose handler raises."""
+
+    def ring(_signum: int, _frame: object) -> None:
+        raise RuntimeError("the alarm of an earlier run")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.0005)
+
+
+def leave_threading_timer() -> None:
+    threading.Timer(FOREVER, os._exit, (9,)).start()
+
+
+def leave_mask() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
+
+
+def leave_cwd(path: str) -> None:
+    os.chdir(path)
+
+
+def leave_umask() -> None:
+    os.umask(0o777)
+
+
+def state() -> dict[str, Any]:
+    """Return what a run finds in its worker."""
+    umask = os.umask(0o22)
+    os.umask(umask)
+    return {
+        "threads": threading.active_count(),
+        "timer": signal.getitimer(signal.ITIMER_REAL),
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "cwd": os.getcwd(),
+        "umask": umask,
+        "children": len(support.children()),
+    }
+
+
+# --- awkward exceptions -------------------------------------------------------------------------------------
+
+
+class NeedsTwo(Exception):
+    """Cannot be rebuilt from its `args`."""
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(f"{left} and {right}")
+
+
+class KeywordOnly(Exception):
+    """Its constructor takes keywords alone."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+class ReadsAttribute(Exception):
+    """Its constructor reads an attribute of its argument."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source.name)
+
+
+class HoldsLock(Exception):
+    """Holds what no pickle takes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class StrRaises(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class ReprRaises(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+class ReduceRaises(Exception):
+    def __reduce__(self) -> NoReturn:
+        raise RuntimeError("no reduction")
+
+
+class LoadRaises(Exception):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_raise, ("cannot be loaded",))
+
+
+class Base(BaseException):
+    """No Exception at all."""
+
+
+def _raise(text: str) -> NoReturn:
+    raise RuntimeError(text)
+
+
+def _raise_chained() -> NoReturn:
+    try:
+        raise HoldsLock("the cause")
+    except HoldsLock as error:
+        raise KeyError("the effect") from error
+
+
+def _raise_group() -> NoReturn:
+    raise ExceptionGroup("several", [ValueError("one"), HoldsLock("two")])
+
+
+def _raise_local() -> NoReturn:
+    class Local(Exception):
+        pass
+
+    raise Local("from inside")
+
+
+def _raise_deep() -> NoReturn:
+    return _raise_deep()
+
+
+def _raise_its_own_cause() -> NoReturn:
+    error = ValueError("circle")
+    error.__cause__ = error
+    raise error
+
+
+def _raise_huge() -> NoReturn:
+    raise ValueError("x" * 5_000_000)
+
+
+class _Name:
+    name = "read"
+
+
+AWKWARD: dict[str, tuple[Callable[[], BaseException] | None, Callable[[], object] | None, str]] = {
+    # name: (what to raise, or else what raises, the text that record.error must have)
+    "plain": (lambda: ValueError("bad row"), None, "ValueError: bad row"),
+    "without text": (ValueError, None, "ValueError"),
+    "needs two": (lambda: NeedsTwo("this", "that"), None, "NeedsTwo: this and that"),
+    "keyword only": (lambda: KeywordOnly(code=3), None, "KeywordOnly: code 3"),
+    "reads attribute": (lambda: ReadsAttribute(_Name), None, "ReadsAttribute: read"),
+    "holds a lock": (lambda: HoldsLock("locked"), None, "HoldsLock: locked"),
+    "str raises": (lambda: StrRaises("x"), None, "StrRaises"),
+    "repr raises": (lambda: ReprRaises("seen"), None, "ReprRaises: seen"),
+    "reduce raises": (lambda: ReduceRaises("kept"), None, "ReduceRaises: kept"),
+    "load raises": (lambda: LoadRaises("sent"), None, "LoadRaises: sent"),
+    "base": (lambda: Base("rare"), None, "Base: rare"),
+    "keyboard interrupt": (KeyboardInterrupt, None, "KeyboardInterrupt"),
+    "system exit": (lambda: SystemExit(3), None, "SystemExit: 3"),
+    "generator exit": (GeneratorExit, None, "GeneratorExit"),
+    "stop iteration": (lambda: StopIteration(1), None, "StopIteration: 1"),
+    "memory": (MemoryError, None, "MemoryError"),
+    "chained": (None, _raise_chained, "KeyError: 'the effect'"),
+    "group": (None, _raise_group, "ExceptionGroup: several (2 sub-exceptions)"),
+    "local class": (None, _raise_local, "Local: from inside"),
+    "recursion": (None, _raise_deep, "RecursionError"),
+    "its own cause": (None, _raise_its_own_cause, "ValueError: circle"),
+    "huge": (None, _raise_huge, "ValueError: xxx"),
+}
+
+
+def raise_awkward(kind: str) -> object:
+    """Raise the exception that `AWKWARD` has under this name."""
+    make, function, _text = AWKWARD[kind]
+    if make is not None:
+        raise make()
+    assert function is not None
+    return function()
+
+
+# --- awkward arguments and results --------------------------------------------------------------------------
+
+
+class OnLoad:
+    """Something that happens wherever this is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.function = function
+        self.args = args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self.function, self.args)
+
+
+class OnDump:
+    """Raises wherever it is pickled."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> NoReturn:
+        raise self.error("not to be pickled")
+
+
+def raise_runtime_error(text: str) -> NoReturn:
+    raise RuntimeError(text)
+
+
+def hang_on_load(path: str) -> OnLoad:
+    return OnLoad(sleep, path)
+
+
+def _load_only_in(pid: int) -> str:
+    if os.getpid() != pid:
+        raise RuntimeError("cannot be loaded in this process")
+    return "loaded"
+
+
+def result_for_child_only() -> OnLoad:
+    """Return what can be loaded in the worker and nowhere else."""
+    return OnLoad(_load_only_in, os.getpid())
+
+
+def _load_for_ever_in(path: str, pid: int) -> None:
+    if os.getpid() == pid:
+        sleep(path)
+
+
+def loads_in_parent_for_ever(path: str, parent: int) -> OnLoad:
+    """Return what hangs where it is loaded in the parent."""
+    return OnLoad(_load_for_ever_in, path, parent)
+
+
+def result_of(kind: str) -> Any:
+    """Return a result of an awkward kind."""
+    if kind == "lock":
+        return threading.Lock()
+    if kind == "generator":
+        return (value for value in range(3))
+    if kind == "dump raises":
+        return OnDump(RuntimeError)
+    if kind == "dump recurses":
+        nested: Any = None
+        for _ in range(100_000):
+            nested = [nested]
+        return nested
+    if kind == "load raises":
+        return OnLoad(raise_runtime_error, "no")
+    if kind == "frame":
+        return sys._getframe()
+    raise AssertionError(kind)
+
+
+BAD_RESULTS = ("lock", "generator", "dump raises", "dump recurses", "load raises", "frame")
+
+
+class Nosy:
+    """Answers every question after an attribute with an error that is no AttributeError."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ValueError(f"who asks for {name}?")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Nosy, ())
+
+
+class Obliging:
+    """Has every attribute that anybody asks for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Obliging, ())

@@ -1,0 +1,348 @@
+"""At its deadline, or on request, a run is ended, whatever it does; the record says so, and the slot works again."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import Outcome, TaskKilledError, TaskTimeoutError
+from tests import faults, support
+from tests.pools import Bench, Parent, assert_reaped, only_record, told_pids
+
+LIMIT = 0.25  # seconds; long enough for an action to tell where it is
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, 2) as it:
+        yield it
+
+
+def name_of(function: Callable[..., object]) -> str:
+    return function.__name__
+
+
+# --- deadlines ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", faults.HANGS, ids=name_of)
+@pytest.mark.parametrize("grace", [0.0, 0.05], ids=["no grace", "grace"])
+def test_a_hang_is_ended_at_its_deadline(bench: Bench, fault: Callable[[str], object], grace: float) -> None:
+    """Whatever a run does, with or without a grace: TIMED_OUT, its process is gone, its slot works again."""
+    with bench.innocent():
+        future = bench.submit(fault, bench.path(), timeout=LIMIT, grace=grace)
+        record = only_record(future, Outcome.TIMED_OUT)
+        assert_reaped(record.pid)
+        assert record.error == f"exceeded its {LIMIT} s budget"
+        assert record.timed_out
+        assert record.duration >= LIMIT
+        with pytest.raises(TaskTimeoutError, match=f"exceeded its {LIMIT} s budget"):
+            future.result()
+    bench.assert_usable()
+
+
+@pytest.mark.parametrize("fault", faults.HALVES, ids=name_of)
+def test_a_child_that_stops_in_mid_frame_is_ended_at_its_deadline(
+    bench: Bench, fault: Callable[[str], object]
+) -> None:
+    """A child that writes the beginning of a message and hangs holds up nobody, and is TIMED_OUT."""
+    with bench.innocent():
+        record = only_record(bench.submit(fault, bench.path(), timeout=LIMIT), Outcome.TIMED_OUT)
+        assert_reaped(record.pid)
+    bench.assert_usable()
+
+
+@pytest.mark.parametrize("fault", faults.BREAKS, ids=name_of)
+def test_a_child_that_breaks_its_pipe_is_crashed_at_once(
+    bench: Bench, fault: Callable[[str], object]
+) -> None:
+    """A child that closes its pipe or writes nonsense into it is CRASHED without waiting for a deadline."""
+    with bench.innocent():
+        record = only_record(bench.submit(fault, bench.path()), Outcome.CRASHED)
+        assert_reaped(record.pid)
+        assert record.error is not None
+        assert record.error.startswith("worker ")
+    bench.assert_usable()
+
+
+@pytest.mark.parametrize("size", [50 << 20, 1 << 10], ids=["50 MB", "1 KB"])
+def test_a_child_stopped_while_its_argument_is_on_its_way_is_ended(bench: Bench, size: int) -> None:
+    """A worker that is stopped and reads nothing more is ended at the deadline; the sending never blocks."""
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    pids = bench.ready_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    future = bench.submit(faults.length, b"x" * size, timeout=LIMIT)
+    record = only_record(future, Outcome.TIMED_OUT)
+    assert record.pid in pids
+    assert_reaped(record.pid)
+    for pid in set(pids) - {record.pid}:
+        os.kill(pid, signal.SIGCONT)
+    bench.assert_usable()
+    assert bench.submit(faults.length, b"x" * size).result(support.TIMEOUT) == size
+
+
+def test_a_child_stopped_in_the_middle_of_reading_is_ended(bench: Bench) -> None:
+    """A worker that is stopped after it has read a part of a large argument is ended at the deadline."""
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    data = b"x" * (50 << 20)
+    pids = bench.ready_pids()
+    future = bench.submit(faults.length, data, timeout=0.5)
+    for pid in pids:  # it reads, or is about to: fifty megabytes take longer than this line
+        os.kill(pid, signal.SIGSTOP)
+    record = future.wait_record(support.TIMEOUT)
+    assert record.outcome in (Outcome.TIMED_OUT, Outcome.SUCCEEDED)
+    for pid in set(bench.pids()) & set(pids):
+        os.kill(pid, signal.SIGCONT)
+    bench.assert_usable()
+
+
+def test_unpickling_counts_and_waiting_for_a_worker_does_not(tmp_path: Path) -> None:
+    """A timeout begins when a ready worker is handed the run, however long it waited for one."""
+    with Bench(tmp_path, 1) as bench:
+        gate, told = bench.gate(), bench.path()
+        first = bench.submit(faults.wait_at_gate, gate, told)
+        support.wait_for_file(told)
+        second = bench.submit(faults.add, 1, 2, timeout=LIMIT)
+        third = bench.submit(faults.identity, faults.hang_on_load(bench.path()), timeout=LIMIT)
+        with pytest.raises(TimeoutError):  # longer than its limit
+            second.exception(LIMIT * 2)
+        with open(gate, "wb"):
+            pass
+        assert first.result(support.TIMEOUT) == "through"
+        assert second.result(support.TIMEOUT) == 3
+        only_record(third, Outcome.TIMED_OUT)
+
+
+def test_kills_run_side_by_side(tmp_path: Path) -> None:
+    """Many runs that ignore everything end together, each with its own record and grace."""
+    with Bench(tmp_path, 6) as bench:
+        futures = [
+            bench.submit(faults.ignore_signals, bench.path(), timeout=LIMIT, grace=0.3) for _ in range(6)
+        ]
+        ended = threading.Event()
+        waiting = [len(futures)]
+
+        def count(_future: object) -> None:
+            waiting[0] -= 1
+            if not waiting[0]:
+                ended.set()
+
+        for future in futures:
+            future.add_done_callback(count)
+        assert ended.wait(support.TIMEOUT)
+        records = [only_record(future, Outcome.TIMED_OUT) for future in futures]
+        # One after another would be six times the grace apart.
+        assert max(record.finished_at for record in records) - min(
+            record.finished_at for record in records
+        ) < (5 * 0.3)
+
+
+def test_a_result_in_time_wins_and_a_late_one_loses(bench: Bench) -> None:
+    """A run ends as SUCCEEDED or as TIMED_OUT around its deadline, always once and never as anything else."""
+    seen = set()
+    for round_ in range(60):
+        future = bench.submit(faults.nap, 0.01 + 0.0002 * (round_ % 10), timeout=0.011)
+        record = future.wait_record(support.TIMEOUT)
+        assert len(future.records) == 1
+        seen.add(record.outcome)
+        if record.outcome is Outcome.TIMED_OUT:
+            assert_reaped(record.pid)
+        else:
+            assert future.result() == "napped"
+    assert seen <= {Outcome.SUCCEEDED, Outcome.TIMED_OUT}
+
+
+def test_the_record_of_a_timeout_says_where_the_code_was(bench: Bench) -> None:
+    """`record.stack` shows the function that was running, and nothing of ours."""
+    record = only_record(bench.submit(faults.sleep, bench.path(), timeout=LIMIT), Outcome.TIMED_OUT)
+    assert record.stack is not None
+    assert "in sleep" in record.stack
+    assert os.path.join("procsched", "child") not in record.stack
+
+
+def test_a_chain_of_forks_is_ended(bench: Bench) -> None:
+    """A tree that renews itself all the time is followed to its end."""
+    told = bench.path()
+    record = only_record(bench.submit(faults.fork_without_end, told, timeout=LIMIT), Outcome.TIMED_OUT)
+    assert_reaped(record.pid)
+    bench.assert_usable()
+
+
+# --- asking ---------------------------------------------------------------------------------------------------
+
+
+def test_at_its_deadline_a_run_may_clean_up(bench: Bench) -> None:
+    """With a grace, TaskTimeoutError is raised in the action, so that its `finally` runs; TIMED_OUT all the same."""
+    path = bench.path()
+    future = bench.submit(faults.clean_up, path, timeout=LIMIT, grace=5.0)
+    only_record(future, Outcome.TIMED_OUT)
+    assert Path(path).read_text().split() == ["began", "TaskTimeoutError", "cleaned"]
+
+
+def test_a_cancelled_run_may_clean_up(bench: Bench) -> None:
+    """With a grace, a cancel raises TaskKilledError in the action."""
+    path = bench.path()
+    future = bench.submit(faults.clean_up, path, grace=5.0)
+    support.wait_for_file(path)
+    assert future.cancel()
+    assert future.cancelled()
+    only_record(future, Outcome.KILLED)
+    assert Path(path).read_text().split() == ["began", "TaskKilledError", "cleaned"]
+
+
+def test_a_coroutine_is_cancelled(bench: Bench) -> None:
+    """With a grace, an `async def` action is cancelled at its deadline."""
+    path = bench.path()
+    future = bench.submit(faults.clean_up_async, path, timeout=LIMIT, grace=5.0)
+    only_record(future, Outcome.TIMED_OUT)
+    assert Path(path).read_text().split() == ["began", "CancelledError", "cleaned"]
+
+
+def test_what_is_returned_after_the_deadline_does_not_count(bench: Bench) -> None:
+    """An action that swallows the asking and returns is TIMED_OUT, and its worker is not used again."""
+    future = bench.submit(faults.swallow_once, timeout=LIMIT, grace=5.0)
+    record = only_record(future, Outcome.TIMED_OUT)
+    assert_reaped(record.pid)
+    bench.assert_usable()
+
+
+def test_a_soft_timeout_that_is_caught_is_a_success(bench: Bench) -> None:
+    """A soft timeout raises TaskTimeoutError in the action; if the action returns, it has succeeded."""
+    future = bench.submit(faults.swallow_once, soft_timeout=LIMIT, timeout=support.TIMEOUT)
+    assert future.result(support.TIMEOUT) == "swallowed"
+    record = only_record(future, Outcome.SUCCEEDED)
+    assert record.pid in bench.pids()
+
+
+@pytest.mark.parametrize("fault", [faults.clean_up, faults.clean_up_async], ids=name_of)
+def test_a_soft_timeout_that_leaves_the_action_is_timed_out(
+    bench: Bench, fault: Callable[[str], object]
+) -> None:
+    """A soft timeout that the action does not catch ends it as TIMED_OUT, naming the soft limit."""
+    path = bench.path()
+    future = bench.submit(fault, path, soft_timeout=LIMIT)
+    record = only_record(future, Outcome.TIMED_OUT)
+    assert record.error == f"exceeded its {LIMIT} s soft limit"
+    assert Path(path).read_text().split()[-1] == "cleaned"
+
+
+def test_a_soft_timeout_never_reaches_the_next_run(tmp_path: Path) -> None:
+    """Soft limits that end just as the run does hit that run or none."""
+    with Bench(tmp_path, 1) as bench:
+        pairs = [
+            (
+                bench.submit(faults.nap, 0.002, soft_timeout=0.0015 + 0.00001 * round_),
+                bench.submit(faults.nap, 0.001),
+            )
+            for round_ in range(150)
+        ]
+        for first, second in pairs:
+            assert first.wait_record(support.TIMEOUT).outcome in (Outcome.SUCCEEDED, Outcome.TIMED_OUT)
+            only_record(second, Outcome.SUCCEEDED)
+
+
+# --- on request ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", faults.HANGS, ids=name_of)
+def test_a_running_call_is_cancelled_at_once_and_dies(bench: Bench, fault: Callable[[str], object]) -> None:
+    """cancel() of a running call says True at once; the record is KILLED when the process is gone."""
+    path = bench.path()
+    with bench.innocent():
+        future = bench.submit(fault, path)
+        pid = told_pids(path)[0]
+        assert future.cancel()
+        assert future.cancelled()
+        record = only_record(future, Outcome.KILLED)
+        assert record.pid == pid
+        assert_reaped(pid)
+    bench.assert_usable()
+
+
+def test_kill_workers_ends_everything(tmp_path: Path) -> None:
+    """kill_workers() ends what runs as KILLED, withdraws what waits, and leaves no process."""
+    with Bench(tmp_path, 2) as bench:
+        path = bench.path()
+        running = [bench.submit(faults.ignore_signals, path) for _ in range(2)]
+        waiting = [bench.submit(faults.add, 1, 1) for _ in range(5)]
+        pids = told_pids(path, lines=2)
+        bench.executor.kill_workers()
+        for future in running:
+            with pytest.raises(TaskKilledError):
+                future.result(support.TIMEOUT)
+            only_record(future, Outcome.KILLED)
+        assert all(future.cancelled() for future in waiting)
+        for pid in pids:
+            assert_reaped(pid)
+
+
+# --- the backstop ------------------------------------------------------------------------------------------------
+
+STUCK_PARENT = """
+import sys
+from procsched import ProcessExecutor
+from tests import faults, support
+
+told, fault, grace, how = sys.argv[1:]
+executor = ProcessExecutor(1, preload=["tests.faults"])
+future = executor.options(timeout=0.4, grace=float(grace)).submit(getattr(faults, fault), told)
+support.wait_for_file(told)
+if how == "C call":
+    support.hang_in_c(3.0)
+else:
+    import os, signal
+    os.kill(os.getpid(), signal.SIGSTOP)
+support.tell(told, "back")
+record = future.wait_record(10)
+print(record.outcome, record.error)
+executor.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "grace", "how"),
+    [
+        ("ignore_signals", "0", "C call"),
+        ("leave_and_hang", "0", "C call"),
+        ("hang_in_c", "0.1", "stopped"),
+        ("block_signals", "0", "stopped"),
+        ("stop_itself", "0", "stopped"),
+        ("answer_that_nobody_reads", "0", "stopped"),
+        ("flood", "0", "stopped"),
+    ],
+)
+def test_a_stuck_parent_keeps_no_child_alive(tmp_path: Path, fault: str, grace: str, how: str) -> None:
+    """With the parent in one C call that holds the GIL, or stopped, worker and tree end without it."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, STUCK_PARENT, arguments=(str(told), fault, grace, how)) as parent:
+        pids = told_pids(told)
+        support.assert_gone(*pids)
+        assert "back" not in told.read_text()  # the parent is still stuck, so it was not the parent's doing
+        if how == "stopped":
+            parent.signal(signal.SIGCONT)
+        assert parent.output() == "timed_out exceeded its 0.4 s budget\n"
+
+
+# --- cost of a mistake: waiting for a child with a descriptor must see its end ------------------------------------
+
+
+def test_the_end_is_seen_without_looking(bench: Bench) -> None:
+    """A descriptor of the run's process is readable by the time that its record is there."""
+    path = bench.path()
+    future = bench.submit(faults.sleep, path, timeout=LIMIT)
+    descriptor = os.pidfd_open(told_pids(path)[0])
+    try:
+        only_record(future, Outcome.TIMED_OUT)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(0)
+    finally:
+        os.close(descriptor)
