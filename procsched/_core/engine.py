@@ -92,19 +92,17 @@ class Engine(Requests):
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def add(
-        self, task: Task, schedule: Schedule, payload: Any, first: float, wall: float, line: float
-    ) -> Entry:
-        """Register a task whose first slot is `first` on its line."""
+    def add(self, task: Task, schedule: Schedule, kind: int, payload: Any, first: float, now: float) -> Entry:
+        """Register a task whose first slot is `first`; both it and `now` are on the schedule's line."""
         steady = bool(getattr(schedule, "steady", False))
         handle = ScheduledTask(task, schedule)
-        entry = Entry(handle, payload, planning.kind_of(schedule), steady, first)
-        entry.owed = first <= (line if steady else wall) + ROUNDING
+        entry = Entry(handle, payload, kind, steady, first)
+        entry.owed = first <= now + ROUNDING
         self.entries[task.id] = entry
         if task.key is not None:
             self.keys[task.key] = entry
         self.enqueue(entry, steady, first)
-        self.tell(entry, wall)
+        self.tell(entry, now + self.timeline.offset if steady else now)
         if self.wants_writes:
             self.writes.append((handle.snapshot(), None))
         return entry

@@ -99,6 +99,14 @@ def check_rest(
     retry: object, on_exhausted: object, max_catch_up: object, limits: object, capture_output: object
 ) -> None:
     """Refuse wrong values of the options that are taken as they are."""
+    if (
+        type(retry) is RetryPolicy
+        and on_exhausted == "dead_letter"
+        and max_catch_up == 100
+        and limits is None
+        and capture_output is False
+    ):
+        return  # what nearly every call gives
     if not isinstance(retry, RetryPolicy):
         raise ValidationError(
             f"retry must be a RetryPolicy, not {type(retry).__name__} {retry!r}: NO_RETRY, "

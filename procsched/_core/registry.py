@@ -144,9 +144,12 @@ class Registry:
 
     def enqueue(self, entry: Entry, steady: bool, due_at: float) -> None:
         """Put an entry into the heap of due times. Where it is the first of its line, the timer must look."""
-        assert entry.queued == NOWHERE, entry
-        entry.handle.next_run_at = due_at + self.timeline.offset if steady else due_at
-        entry.queued = STEADY if steady else WALL
+        if steady:
+            entry.queued = STEADY
+            entry.handle.next_run_at = due_at + self.timeline.offset
+        else:
+            entry.queued = WALL
+            entry.handle.next_run_at = due_at
         if self.due.push(steady, due_at, entry.handle.task.priority, entry):
             self.sooner = True
 

@@ -16,7 +16,7 @@ from procsched._core.models import (
     finite_seconds,
     unix_seconds,
 )
-from procsched._core.planning import plan_first
+from procsched._core.planning import OTHER, kind_of, plan_first
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -228,28 +228,33 @@ class Scheduler(Control):
             SchedulerStateError: the scheduler was shut down.
         """
         self._require_open()
-        options.check_text("name", name)
+        if type(name) is not str or not name:
+            options.check_text("name", name)
         options.check_action(action)
-        options.check_schedule(schedule)
-        priority = options.checked_priority(priority)
-        args = options.checked_args(args)
-        named = options.checked_kwargs(kwargs) if kwargs is not None else None
+        kind = kind_of(schedule)
+        if kind == OTHER:
+            options.check_schedule(schedule)
+        if type(priority) is not Priority:
+            priority = options.checked_priority(priority)
+        if type(args) is not tuple:
+            args = options.checked_args(args)
+        named = None if kwargs is None else options.checked_kwargs(kwargs)
         hard, soft, seconds = options.checked_times(timeout, soft_timeout, grace)
         if type(misfire) is not MisfirePolicy:
             misfire = options.checked_misfire(misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
-        options.check_flag("replace", replace)
+        if replace is not False:
+            options.check_flag("replace", replace)
         if key is not None:
             options.check_text("key", key)
             kept = self._kept(key)
             if kept is not None and not replace:
                 return kept
         payload = self.pool.pack(action, args, named or {})
-        clock = self.clock
-        steady = bool(getattr(schedule, "steady", False))
-        first = _first_slot(schedule, self.engine.timeline.line(clock.monotonic()) if steady else clock.now())
+        now, first = self._first_slot(schedule)
         task_id = self._ids.next_id()
-        options.check_text("the id that ids.next_id() gave", task_id)
+        if type(task_id) is not str or not task_id:
+            options.check_text("the id that ids.next_id() gave", task_id)
         task = Task(
             task_id,
             name,
@@ -272,14 +277,13 @@ class Scheduler(Control):
             engine = self.engine
             if task_id in engine.entries:
                 raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
-            wall, line = self._moment_locked()
             old = None if key is None else engine.keys.get(key)
             if old is not None:
                 if not replace:
                     return old.handle
-                engine.cancel(old, wall)
+                engine.cancel(old, self.clock.now())
                 engine.release_key(old)
-            handle = engine.add(task, schedule, payload, first, wall, line).handle
+            handle = engine.add(task, schedule, kind, payload, first, now).handle
             self._hand_over_locked()
         if self._threadless and self._state == RUNNING:
             self._drive()
@@ -316,25 +320,30 @@ class Scheduler(Control):
         seconds = finite_seconds("interval", interval, above=True)
         return self.schedule(name, fn, FixedRate(seconds, on_overrun, start_delay=seconds), **rest)
 
+    def _first_slot(self, schedule: Schedule) -> tuple[float, float]:
+        """Return this moment and the first slot, both on the schedule's line."""
+        clock = self.clock
+        if getattr(schedule, "steady", False):
+            now = self.engine.timeline.line(clock.monotonic())
+        else:
+            now = clock.now()
+        try:
+            first = plan_first(schedule, now)
+        except ScheduleError:
+            raise
+        except Exception as error:
+            raise ScheduleError(
+                f"schedule failed: {type(schedule).__name__}.first_run raised {describe(error)}"
+            ) from error
+        if first is None:
+            raise ScheduleError(
+                f"schedule never yields a due time: {schedule!r} has no first run; nothing was registered"
+            )
+        return now, first
+
     def __repr__(self) -> str:
         words = ("new", "starting", "running", "closing", "closed")
         return f"<Scheduler {words[self._state]}, {len(self.engine.entries)} tasks>"
-
-
-def _first_slot(schedule: Schedule, now: float) -> float:
-    try:
-        first = plan_first(schedule, now)
-    except ScheduleError:
-        raise
-    except Exception as error:
-        raise ScheduleError(
-            f"schedule failed: {type(schedule).__name__}.first_run raised {describe(error)}"
-        ) from error
-    if first is None:
-        raise ScheduleError(
-            f"schedule never yields a due time: {schedule!r} has no first run; nothing was registered"
-        )
-    return first
 
 
 def _check_pool(pool: object, workers: int, pool_options: Mapping[str, Any]) -> None:

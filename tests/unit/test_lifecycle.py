@@ -1,0 +1,509 @@
+"""The life of a task, pair by pair: pause, resume, cancel, kill, revive in every state."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from procsched import (
+    NO_RETRY,
+    FixedDelay,
+    FixedRate,
+    MisfirePolicy,
+    OneTime,
+    Outcome,
+    RetryPolicy,
+    Scheduler,
+    TaskKilledError,
+    TaskStatus,
+)
+from procsched._core.models import ExecutionRecord
+from procsched.errors import SchedulerStateError, TaskNotFoundError
+from tests.support import eventually
+from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
+
+S = TaskStatus
+ONE_RETRY = RetryPolicy(2, 10.0)
+
+
+def _nothing() -> None:
+    pass
+
+
+# --- pause and resume ----------------------------------------------------------------------------------
+
+
+def test_paused_task_does_not_start() -> None:
+    """A slot that comes while the task is paused starts nothing; resumed, it runs once, late."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        assert scheduler.pause(task)
+        assert (task.status, task.is_active) == (S.PAUSED, False)
+        clock.advance(10)
+        assert scheduler.wait_idle(5)
+        assert task.history == []
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+        assert offsets(task.history) == [5.0]
+        assert task.history[0].started_at == START + 10
+        assert task.history[0].missed == 0
+
+
+def test_resume_before_the_slot_changes_nothing_of_it() -> None:
+    """A pause that ends before the slot leaves the slot where it was."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, FixedRate(60, start_delay=60))
+        assert scheduler.pause(task)
+        clock.advance(30)
+        assert scheduler.resume(task)
+        assert (task.status, task.next_run_at) == (S.SCHEDULED, START + 60)
+        clock.advance(30)
+        assert offsets(task.history) == [60.0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "slots", "missed", "counted"),
+    [
+        (MisfirePolicy.RUN_ONCE, [0.0, 240.0, 300.0], [0, 3, 0], 3),
+        (MisfirePolicy.SKIP, [0.0, 300.0], [0, 0], 4),
+        (MisfirePolicy.CATCH_UP, [0.0, 60.0, 120.0, 180.0, 240.0, 300.0], [0] * 6, 0),
+    ],
+)
+def test_resume_follows_the_misfire_policy(
+    policy: MisfirePolicy, slots: list[float], missed: list[int], counted: int
+) -> None:
+    """Slots that passed while paused become one run, none, or each its own; later ones keep the grid."""
+    with simulated() as (scheduler, clock, log):
+        task = scheduler.schedule("t", _nothing, FixedRate(60), misfire=policy)
+        assert scheduler.wait_idle(5)
+        scheduler.pause(task)
+        clock.advance(250)
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        clock.advance(50)
+        assert scheduler.wait_idle(5)
+        assert offsets(task.history) == slots
+        assert [record.missed for record in task.history] == missed
+        assert scheduler.stats().counters["missed"] == counted
+        assert len([event for event in log.events if event.kind == "missed"]) == (1 if counted else 0)
+
+
+def test_pause_while_waiting_for_a_worker_is_no_misfire() -> None:
+    """What was due and waited for a worker when it was paused runs at resume, whatever the policy."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        scheduler.schedule("long", held, OneTime(START))
+        assert held.started.wait(5)
+        task = scheduler.schedule("t", _nothing, OneTime(START), misfire=MisfirePolicy.SKIP)
+        clock.advance(1)
+        assert scheduler.pause(task)
+        clock.advance(100)
+        assert scheduler.resume(task)
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+        assert offsets(task.history) == [0.0]
+
+
+def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:
+    """A single slot that passed while paused and is skipped leaves the task CANCELLED, counted and told."""
+    with simulated() as (scheduler, clock, log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5), misfire=MisfirePolicy.SKIP)
+        scheduler.pause(task)
+        clock.advance(10)
+        assert scheduler.resume(task)
+        assert task.status is S.CANCELLED
+        assert scheduler.stats().counters["missed"] == 1
+        with pytest.raises(TaskKilledError):
+            scheduler.wait(task, 5)
+        assert scheduler.wait_idle(5)
+        assert [event.kind for event in log.events][-2:] == ["missed", "status"]
+
+
+def test_resume_while_the_run_is_alive_makes_no_second_run() -> None:
+    """A task paused and resumed during its run is RUNNING again, and its end follows as if never paused."""
+    held = Held()
+    with threaded(4) as (scheduler, clock, _):
+        task = scheduler.schedule("t", held, FixedRate(60))
+        assert held.started.wait(5)
+        assert scheduler.pause(task)
+        assert task.status is S.PAUSED
+        assert scheduler.resume(task)
+        assert task.status is S.RUNNING
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert (task.status, task.next_run_at) == (S.SCHEDULED, START + 60)
+        assert len(task.history) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fails", "retry", "status", "after"),
+    [
+        (OneTime(START), False, NO_RETRY, S.SUCCEEDED, None),
+        (OneTime(START), True, NO_RETRY, S.FAILED, None),
+        (OneTime(START), True, ONE_RETRY, S.RETRYING, 10.0),
+        (FixedRate(60), False, NO_RETRY, S.SCHEDULED, 60.0),
+        (FixedDelay(7), False, NO_RETRY, S.SCHEDULED, 7.0),
+        (FixedRate(60), True, ONE_RETRY, S.RETRYING, 10.0),
+        (FixedRate(60), True, NO_RETRY, S.FAILED, None),
+        (Foreign(START, lambda record, now: record.due_at + 30), False, NO_RETRY, S.SCHEDULED, 30.0),
+    ],
+)
+def test_result_while_paused_is_decided_at_resume(
+    schedule: object, fails: bool, retry: RetryPolicy, status: TaskStatus, after: float | None
+) -> None:
+    """A run that ends while paused is recorded; resume then gives exactly what would have followed."""
+    with threaded(2) as (scheduler, _, log):
+        held = Held()
+
+        def action() -> None:
+            held()
+            if fails:
+                raise ValueError("bad row")
+
+        task = scheduler.schedule("t", action, schedule, retry=retry)  # type: ignore[arg-type]
+        assert held.started.wait(5)
+        scheduler.pause(task)
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert task.status is S.PAUSED
+        assert len(task.history) == 1
+        assert len(log.runs("t")) == 1
+        assert scheduler.dead_letter() == []
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert task.status is status
+        assert task.attempt == 1
+        assert task.next_run_at == (None if after is None else START + after)
+        assert scheduler.dead_letter() == ([task.id] if status is S.FAILED else [])
+        assert len(log.runs("t")) == 1
+
+
+def test_retry_that_passed_while_paused_runs_at_resume() -> None:
+    """A backoff that ended while paused is no misfire: the next attempt is due at the resume."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(1), OneTime(START), retry=ONE_RETRY)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.RETRYING
+        assert scheduler.pause(task)
+        clock.advance(100)
+        assert scheduler.resume(task)
+        assert task.status is S.RETRYING
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+        assert [record.attempt for record in task.history] == [1, 2]
+        assert {record.due_at for record in task.history} == {START}
+
+
+def test_slots_during_the_run_are_skipped_and_those_after_it_missed() -> None:
+    """With a run that ends in the midst of a pause, both rules apply, each to its part."""
+    held = Held()
+    with threaded(2) as (scheduler, clock, _):
+        task = scheduler.schedule("t", held, FixedRate(10), misfire=MisfirePolicy.SKIP)
+        assert held.started.wait(5)
+        scheduler.pause(task)
+        clock.advance(35)  # 10, 20, 30 pass during the run
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        clock.advance(30)  # 40, 50, 60 pass after it
+        assert scheduler.resume(task)
+        counters = scheduler.stats().counters
+        assert (counters["skipped"], counters["missed"]) == (3, 3)
+        assert task.next_run_at == START + 70
+
+
+def test_pausing_what_is_paused_or_over_says_false() -> None:
+    """Pause and resume answer False where they change nothing."""
+    with simulated() as (scheduler, _, log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        assert not scheduler.resume(task)
+        assert scheduler.pause(task)
+        assert not scheduler.pause(task)
+        assert scheduler.cancel(task)
+        events = len(log.events)
+        assert not scheduler.pause(task)
+        assert not scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert len(log.events) in (events, 3)
+        assert task.status is S.CANCELLED
+
+
+# --- cancel --------------------------------------------------------------------------------------------
+
+
+def test_cancel_a_waiting_task() -> None:
+    """A cancelled task never starts, whether it waited for its slot, a worker or a retry."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        scheduler.schedule("long", held, OneTime(START))
+        assert held.started.wait(5)
+        ready = scheduler.schedule("ready", _nothing, OneTime(START))
+        later = scheduler.schedule("later", _nothing, OneTime(START + 50))
+        clock.advance(1)
+        assert scheduler.cancel(ready)
+        assert scheduler.cancel(later.id)
+        assert not scheduler.cancel(ready)
+        held.release.set()
+        clock.advance(100)
+        assert scheduler.wait_idle(5)
+        assert ready.status is later.status is S.CANCELLED
+        assert ready.history == later.history == []
+        assert scheduler.pending() == 0
+
+
+def test_cancel_withdraws_a_retry_and_its_run_is_over() -> None:
+    """Who waits for the run of a task whose retry is withdrawn gets the record of the failed attempt."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(5), OneTime(START), retry=ONE_RETRY)
+        assert scheduler.wait_idle(5)
+        assert scheduler.cancel(task)
+        clock.advance(100)
+        assert task.status is S.CANCELLED
+        assert scheduler.wait(task, 5).outcome is Outcome.FAILED
+        assert len(task.history) == 1
+
+
+def test_cancelled_run_finishes_and_schedules_nothing() -> None:
+    """A run in flight goes on after cancel, is recorded with one event, and nothing follows."""
+    held = Held()
+    with threaded() as (scheduler, clock, log):
+        task = scheduler.schedule("t", held, FixedRate(10))
+        assert held.started.wait(5)
+        assert scheduler.cancel(task)
+        assert task.status is S.CANCELLED
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        clock.advance(100)
+        assert scheduler.wait_idle(5)
+        assert [record.outcome for record in task.history] == [Outcome.SUCCEEDED]
+        assert task.status is S.CANCELLED
+        runs = log.runs("t")
+        assert [event.status for event in runs] == [S.CANCELLED]
+
+
+def test_cancel_of_what_is_over_changes_nothing() -> None:
+    """A finished or failed task keeps its status, and no event is sent."""
+    with simulated() as (scheduler, _, log):
+        good = scheduler.schedule("good", _nothing, OneTime(START))
+        bad = scheduler.schedule("bad", Fails(1), OneTime(START), retry=NO_RETRY)
+        assert scheduler.wait_idle(5)
+        events = len(log.events)
+        for task, status in ((good, S.SUCCEEDED), (bad, S.FAILED)):
+            assert not scheduler.cancel(task)
+            assert not scheduler.cancel(task, kill=True)
+            assert not scheduler.pause(task)
+            assert not scheduler.kill(task)
+            assert task.status is status
+        assert scheduler.wait_idle(5)
+        assert len(log.events) == events
+
+
+def test_kill_is_false_without_a_live_run() -> None:
+    """A task that waits has nothing to kill, and keeps its slot."""
+    with simulated() as (scheduler, _, _log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        assert not scheduler.kill(task)
+        assert task.status is S.SCHEDULED
+
+
+# --- failure, dead letter, revive ----------------------------------------------------------------------
+
+
+def test_attempts_are_retried_until_one_succeeds() -> None:
+    """Failed attempts follow each other by the backoff; all belong to one run with one slot."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(2), OneTime(START), retry=RetryPolicy(3, 1.0, 2.0))
+        assert scheduler.wait_idle(5)
+        assert (task.status, task.next_run_at) == (S.RETRYING, START + 1)
+        clock.advance(1)
+        assert (task.status, task.next_run_at) == (S.RETRYING, START + 3)
+        clock.advance(2)
+        assert task.status is S.SUCCEEDED
+        assert [(r.attempt, r.run, r.ok) for r in task.history] == [
+            (1, 1, False),
+            (2, 1, False),
+            (3, 1, True),
+        ]
+        assert [r.started_at - START for r in task.history] == [0.0, 1.0, 3.0]
+        assert task.history[0].error == "ValueError: bad row"
+
+
+def test_exhausted_recurring_task_goes_to_the_dead_letter_and_revives() -> None:
+    """A recurring task whose retries are exhausted is FAILED; revive starts it anew on its own grid."""
+    with simulated() as (scheduler, clock, _):
+        action = Fails(2)
+        task = scheduler.schedule("t", action, FixedRate(60), retry=ONE_RETRY)
+        assert scheduler.wait_idle(5)
+        clock.advance(10)
+        assert task.status is S.FAILED
+        assert scheduler.dead_letter() == [task.id]
+        clock.advance(200)
+        assert len(task.history) == 2
+        assert scheduler.revive(task)
+        assert (task.status, task.attempt, task.next_run_at) == (S.SCHEDULED, 0, START + 240)
+        assert scheduler.dead_letter() == []
+        clock.advance(30)
+        assert task.history[-1].ok
+        assert (task.history[-1].run, offsets(task.history)[-1]) == (2, 240.0)
+
+
+def test_revived_one_time_task_runs_at_once() -> None:
+    """A OneTime is revived for now; any task that has not failed is not revived."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(1), OneTime(START + 1), retry=NO_RETRY)
+        assert not scheduler.revive(task)
+        clock.advance(100)
+        assert scheduler.revive(task.id)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+        assert task.history[-1].started_at == START + 100
+        assert not scheduler.revive(task)
+
+
+def test_on_exhausted_continue_keeps_the_schedule() -> None:
+    """With on_exhausted="continue" a recurring task goes on; one without a further slot still fails."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(1), FixedRate(60), retry=NO_RETRY, on_exhausted="continue")
+        once = scheduler.schedule("o", Fails(1), OneTime(START), retry=NO_RETRY, on_exhausted="continue")
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SCHEDULED
+        assert once.status is S.FAILED
+        assert scheduler.dead_letter() == [once.id]
+        clock.advance(60)
+        assert [record.ok for record in task.history] == [False, True]
+
+
+def test_dead_letter_drops_the_oldest() -> None:
+    """The dead letter is bounded, and what it drops is counted."""
+    with simulated(dead_letter_limit=2) as (scheduler, _, _log):
+        tasks = [scheduler.schedule(f"t{n}", Fails(1), OneTime(START), retry=NO_RETRY) for n in range(4)]
+        assert scheduler.wait_idle(5)
+        assert scheduler.dead_letter() == [tasks[2].id, tasks[3].id]
+        assert scheduler.stats().counters["dead_letter_dropped"] == 2
+
+
+def test_finished_tasks_are_forgotten_oldest_first() -> None:
+    """Terminal tasks beyond the limit are unknown afterwards; live ones are never forgotten."""
+    with simulated(keep_finished=2) as (scheduler, _, _log):
+        live = scheduler.schedule("live", _nothing, OneTime(START + 1000))
+        tasks = [scheduler.schedule(f"t{n}", _nothing, OneTime(START)) for n in range(4)]
+        assert scheduler.wait_idle(5)
+        assert scheduler.tasks() == [live, *tasks[2:]]
+        with pytest.raises(TaskNotFoundError, match="task-2"):
+            scheduler.task(tasks[0].id)
+
+
+def test_history_is_limited() -> None:
+    """A task keeps its newest records only."""
+    with simulated(history_limit=3) as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, FixedRate(1))
+        for _ in range(6):
+            clock.advance(1)
+        assert offsets(task.history) == [4.0, 5.0, 6.0]
+        assert [record.run for record in task.history] == [5, 6, 7]
+
+
+# --- waiting -------------------------------------------------------------------------------------------
+
+
+def test_wait_gives_the_end_of_the_run_not_of_an_attempt() -> None:
+    """An attempt that is retried is not the end; the waiter gets the last one."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(1), OneTime(START), retry=RetryPolicy(2, 0.0))
+        record = scheduler.wait(task, 5)
+        assert (record.attempt, record.ok) == (2, True)
+        assert scheduler.wait(task.id) is record
+        clock.advance(1)
+
+
+def test_wait_on_a_task_that_ended_without_a_run() -> None:
+    """There is no record to give: the error says why."""
+    with simulated() as (scheduler, _, _log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        scheduler.cancel(task)
+        with pytest.raises(TaskKilledError, match="cancelled"):
+            scheduler.wait(task)
+
+
+def test_wait_times_out_in_real_seconds() -> None:
+    """A wait ends at its timeout though the clock stands still, and leaves nothing behind."""
+    with simulated() as (scheduler, _, _log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        with pytest.raises(TimeoutError, match=task.id):
+            scheduler.wait(task, 0.01)
+        assert scheduler.engine.waiting == {}
+
+
+def test_waiter_is_told_when_its_task_is_cancelled() -> None:
+    """Who waits for a run that never comes hears of the cancel."""
+    with threaded() as (scheduler, _, _log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        found: list[object] = []
+
+        def wait() -> None:
+            try:
+                found.append(scheduler.wait(task, 10))
+            except TaskKilledError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: scheduler.engine.waiting)
+        scheduler.cancel(task)
+        thread.join(5)
+        assert isinstance(found[0], TaskKilledError)
+
+
+def test_wait_from_a_listener_is_refused() -> None:
+    """A listener that waits would wait for itself; it is told so."""
+
+    class Waits:
+        error: BaseException | None = None
+
+        def on_task_event(self, event: object) -> None:
+            for call in (lambda: self.scheduler.wait("task-1"), lambda: self.scheduler.wait_idle(1)):
+                try:
+                    call()
+                except SchedulerStateError as error:
+                    self.error = error
+
+        scheduler: Scheduler
+
+    listener = Waits()
+    with simulated(listeners=[listener]) as (scheduler, _, _log):
+        listener.scheduler = scheduler
+        scheduler.schedule("t", _nothing, OneTime(START))
+        assert scheduler.wait_idle(5)
+        assert "listener" in str(listener.error)
+
+
+def test_wait_idle_from_an_action_is_refused() -> None:
+    """An action in this process that waits for quiet would wait for itself."""
+    with simulated() as (scheduler, _, _log):
+        task = scheduler.schedule("t", lambda: scheduler.wait_idle(1), OneTime(START), retry=NO_RETRY)
+        assert scheduler.wait_idle(5)
+        assert "SchedulerStateError" in (task.history[0].error or "")
+
+
+def test_handles_of_another_scheduler_are_unknown() -> None:
+    """The same id elsewhere is another task."""
+    with simulated() as (scheduler, _, _log), simulated() as (other, _clock, _log2):
+        mine = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        other.schedule("t", _nothing, OneTime(START + 5))
+        with pytest.raises(TaskNotFoundError, match="task-1"):
+            other.cancel(mine)
+        assert isinstance(mine.history, list)
+
+
+def test_assigning_to_a_handle_changes_nothing() -> None:
+    """A handle shows the task; the scheduler reads nothing back from it."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, FixedRate(60))
+        task.status, task.generation, task.attempt, task.next_run_at = S.CANCELLED, 99, 7, None
+        assert scheduler.wait_idle(5)
+        clock.advance(60)
+        assert (task.status, task.attempt) == (S.SCHEDULED, 1)
+        record: ExecutionRecord = task.history[-1]
+        assert (record.run, record.attempt) == (2, 1)
