@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 import pickle
 import socket
 
@@ -31,8 +32,11 @@ class Control:
         return self.sock.fileno()
 
     def forget(self) -> None:
-        """Let go of the socket without closing its number, which a fork has closed already."""
-        self.sock.detach()
+        """In a fork: close the socket and what came with messages that are not whole yet."""
+        self.sock.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
 
     def send(self, message: object, fds: list[int] | tuple[int, ...] = ()) -> None:
         """Send a message, waiting until the socket takes it.

@@ -41,11 +41,18 @@ class Wakeups:
     """SIGCHLD as something that `poll` can wait for, without a signal handler that does work."""
 
     def __init__(self) -> None:
-        self.reader, writer = os.pipe()
+        self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.set_blocking(self.writer, False)
+        signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+
+    def forget(self) -> None:
+        """In a fork: leave the signal as it was, and let go of the pipe."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self.reader)
+        os.close(self.writer)
 
     def drain(self) -> None:
         """Forget the wake-ups so far. To be called before looking at what woke us."""

@@ -57,6 +57,7 @@ class Helper:
         self.control = Control(socket.socket(fileno=control_fd))
         self.deaths = [fd for fd in (watch_process(parent), watch_process(guard)) if fd is not None]
         self.wakeups = Wakeups()
+        self.requests: list[tuple[Any, list[int]]] = []  # received, and not looked at yet
         self.workers: dict[int, int] = {}  # pid -> worker number, of those not reaped
         self.own: set[int] = set()  # children that `preload` left: part of the helper, not of a run
         self.refused: set[int] = set()
@@ -129,7 +130,9 @@ class Helper:
                 self.wakeups.drain()
                 self.reap()
             if self.control.fileno() in ready:
-                for message, fds in self.control.receive_available():
+                self.requests += self.control.receive_available()
+                while self.requests:
+                    message, fds = self.requests.pop(0)
                     if message is None:
                         over = True
                     else:
@@ -162,10 +165,12 @@ class Helper:
             return
         if pid == 0:
             _system.die_with_parent(me)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.wakeups.forget()
             channel_fd, side_fd = fds
-            for fd in (self.control.fileno(), self.wakeups.reader, *self.deaths):
+            # The descriptors of workers that are to be forked next are no business of this one: it would keep their
+            # connections open when they are dead.
+            others = [fd for _message, waiting in self.requests for fd in waiting]
+            for fd in (*self.deaths, *others):
                 os.close(fd)
             self.control.forget()
             raise _BecomeWorker(
