@@ -438,6 +438,27 @@ def leave_and_hang(path: str) -> str:
     return leave([function.__name__ for function in LEAVERS], path, "hang")
 
 
+def leave_and_wait(names: list[str], path: str, gate: str) -> None:
+    """Leave processes, tell their pids, and wait at a gate."""
+    left = [globals()[name]() for name in names]
+    support.tell(path, *left)
+    wait_at_gate(gate)
+
+
+def run_program() -> None:
+    """Start a program and wait for its end."""
+    subprocess.run(["/bin/true"], check=True)
+
+
+def leave_zombie() -> int:
+    """Leave a child that has ended and was not waited for."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+
 def fork_and_return() -> str:
     """Return on both sides of a fork, the child first."""
     pid = os.fork()
@@ -509,6 +530,41 @@ def state() -> dict[str, Any]:
         "cwd": os.getcwd(),
         "umask": umask,
         "children": len(support.children()),
+    }
+
+
+def pipe_ends(pid: int) -> list[str]:
+    """Return what process `pid` has open above the standard three, sockets and pipes alone."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if int(name) > 2 and target.startswith(("socket:", "pipe:")):
+                found.append(target)
+    return found
+
+
+def what_i_have() -> dict[str, Any]:
+    """Return what a worker was born with."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        status = file.read()
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return {
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "stdin": os.read(0, 10),
+        # Python itself ignores two of them from its start on.
+        "ignored": [
+            signum
+            for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}
+            if ignored >> (signum - 1) & 1
+        ],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "descriptors": {
+            int(name): os.readlink(f"/proc/self/fd/{name}")
+            for name in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{name}") or os.path.islink(f"/proc/self/fd/{name}")
+        },
     }
 
 

@@ -1,0 +1,160 @@
+"""When the parent has been killed, nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests import faults, support
+from tests.pools import Parent, told_pids
+
+KINDS = [function.__name__ for function in faults.LEAVERS]
+
+BUSY = """
+import sys
+from procsched import ProcessExecutor
+from tests import faults
+
+told, *kinds = sys.argv[1:]
+executor = ProcessExecutor(3)
+for _ in range(2):
+    executor.submit(faults.leave, kinds, told, "hang")
+executor.submit(faults.ignore_signals, told)
+for _ in range(10):
+    executor.submit(faults.add, 1, 2)
+faults.sleep(told)
+"""
+
+
+def all_of_this_run() -> list[int]:
+    """Return every live process that carries the mark of this run and is not the test itself."""
+    return support.orphans()
+
+
+def assert_nothing_is_left(pids: list[int]) -> None:
+    """Fail unless all of `pids` are gone, and nothing else that carries this run's mark is alive."""
+    support.assert_gone(*pids)
+    support.eventually(lambda: not support.orphans(), what="no process of the killed parent is left")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: int) -> None:
+    """A parent that dies takes busy, idle and stubborn workers along, with grandchildren in their own sessions."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+        pids = told_pids(told, lines=4)
+        support.eventually(lambda: len(support.children()) >= len(pids))
+        below = support.children()
+        parent.signal(signum)
+        parent.process.wait(support.TIMEOUT)
+        assert_nothing_is_left([*pids, *below])
+
+
+STARTING = """
+import sys
+from procsched import ProcessExecutor
+from tests import faults, support
+
+told, stop, delay = sys.argv[1:]
+executor = ProcessExecutor(4)
+futures = [executor.submit(faults.tell_pid, told) for _ in range(50)]
+for _ in range(int(delay)):
+    pass
+support.tell(told, "now")
+faults.sleep(stop)
+"""
+
+
+@pytest.mark.parametrize("delay", [0, 100_000, 400_000, 1_000_000, 3_000_000])
+def test_nothing_outlives_a_parent_that_is_killed_while_workers_start(tmp_path: Path, delay: int) -> None:
+    """SIGKILL of the parent between the start of the guard and the first result leaves nothing."""
+    told = tmp_path / "told"
+    arguments = (str(told), str(tmp_path / "stop"), str(delay))
+    with Parent(tmp_path, STARTING, arguments=arguments) as parent:
+        support.wait_for_file(told)
+        below = support.children()
+        parent.kill()
+        assert_nothing_is_left(below)
+
+
+FORKED = """
+import os, signal, sys
+from procsched import ProcessExecutor
+from tests import faults, support
+
+told = sys.argv[1]
+executor = ProcessExecutor(2)
+executor.submit(faults.leave, ["daemon"], told, "hang")
+support.wait_for_file(told)
+if os.fork() == 0:
+    # A fork of the parent has copies of all descriptors: their end is not seen.
+    support.tell(told, "fork", os.getpid())
+    while True:
+        signal.pause()
+faults.sleep(told)
+"""
+
+
+def test_nothing_outlives_a_parent_of_which_a_fork_lives(tmp_path: Path) -> None:
+    """The parent's death is seen by its pid descriptor, also where a fork of it keeps its sockets open."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, FORKED, arguments=(str(told),)) as parent:
+        lines = support.wait_for_file(told, lines=3).splitlines()
+        pids = [int(word) for word in lines[0].split()]
+        fork = next(int(line.split()[1]) for line in lines if line.startswith("fork"))
+        parent.kill()
+        support.assert_gone(*pids)
+        os.kill(fork, signal.SIGKILL)
+        assert_nothing_is_left([fork])
+
+
+@pytest.mark.parametrize("victims", ["guard", "helper", "guard and parent", "helper and parent"])
+def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str) -> None:
+    """Guard or helper may die together with the parent: whoever is left ends the rest."""
+    import psutil
+
+    told = tmp_path / "told"
+    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+        pids = told_pids(told, lines=4)
+        guard = psutil.Process(parent.process.pid).children()[0]
+        helper = guard.children()[0]
+        below = support.children()
+        if "guard" in victims:
+            guard.kill()
+        else:
+            helper.kill()
+        if "parent" in victims:
+            parent.kill()
+            assert_nothing_is_left([*pids, *below])
+        else:
+            support.assert_gone(*[pid for pid in pids if pid != parent.process.pid], guard.pid, helper.pid)
+            parent.kill()
+            assert_nothing_is_left([])
+
+
+def test_nothing_named_is_left_in_the_system(tmp_path: Path) -> None:
+    """No shared memory segment and no temporary file stays when the parent is killed."""
+    told = tmp_path / "told"
+    places = [Path("/dev/shm"), Path("/tmp")]
+    with Parent(tmp_path, BUSY, arguments=(str(told), "grandchild")) as parent:
+        pids = told_pids(told, lines=4)
+        parent.kill()
+        assert_nothing_is_left(pids)
+    for place in places:
+        assert not [
+            path.name for path in place.glob("*procsched*") if path.stat().st_mtime > told.stat().st_ctime
+        ]
+
+
+def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    """A parent that is stopped first, and killed then, leaves nothing either."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+        pids = told_pids(told, lines=4)
+        parent.signal(signal.SIGSTOP)
+        below = support.children()
+        parent.kill()
+        assert_nothing_is_left([*pids, *below])
