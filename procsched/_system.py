@@ -62,7 +62,7 @@ def libc() -> Any:
 
 
 def prctl(option: int, argument: int) -> bool:
-    """Set one option of this process by prctl(2); return False where there is no such call, or it refuses."""
+    """Set an option of this process (the manual page of that name); return False where it cannot be set."""
     try:
         call = libc().prctl
     except (AttributeError, OSError):

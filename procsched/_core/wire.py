@@ -7,12 +7,13 @@ anything is allocated. Pure: who reads and writes the bytes is somebody else's b
 
 from __future__ import annotations
 
+import pickle
 from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import NamedTuple
+    from typing import Any, NamedTuple
 
     class Frame(NamedTuple):
         """One message; what the fields mean depends on the kind, see the constants."""
@@ -79,6 +80,21 @@ def encode(
     if len(payload) < _SMALL:
         return [head + payload]
     return [head, payload]
+
+
+def unpack(payload: bytes | bytearray, count: int) -> tuple[Any, ...]:
+    """Return the tuple of `count` values in a frame that a trusted worker wrote.
+
+    Raises:
+        WireError: it is no such pickle. Something has written into the worker's pipe.
+    """
+    try:
+        values = pickle.loads(payload)
+    except Exception as error:
+        raise WireError(f"a payload of {len(payload)} bytes cannot be read: {error}") from error
+    if type(values) is not tuple or len(values) != count:
+        raise WireError(f"a payload of {len(payload)} bytes does not hold {count} values")
+    return values
 
 
 class Decoder:

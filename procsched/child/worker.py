@@ -33,7 +33,6 @@ from procsched.child.protocol import (
     ASK_REASON,
     DUMP_SIGNAL,
     PAGE_SIZE,
-    REASON_DEADLINE,
     REASON_KILL,
     REASON_SOFT,
     SOFT_SIGNAL,

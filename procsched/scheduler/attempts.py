@@ -46,6 +46,7 @@ class Attempt(Call):
         self.task_id = task.id
         self.name = task.name
         self.worker = None
+        self.handed = 0
         self.owner = owner
         self.entry = entry
         self.started_at = started_at

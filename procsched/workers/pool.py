@@ -21,7 +21,6 @@ import logging
 import math
 import mmap
 import os
-import pickle
 import threading
 import time
 from collections import deque
@@ -340,7 +339,7 @@ class ProcessPool:
             ending = Ending(Outcome.SUCCEEDED)
             ending.result = Sealed(frame.payload)
         else:
-            text, traceback, carried = pickle.loads(frame.payload)
+            text, traceback, carried = wire.unpack(frame.payload, 3)
             if frame.flags & wire.SOFT and call.soft_timeout is not None:
                 ending = Ending(*verdicts.soft_timed_out(call.soft_timeout))
             else:

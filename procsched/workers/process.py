@@ -256,7 +256,7 @@ class Worker(Alarm):
             return
         except OSError:
             self.on_hangup()
-        except Exception as error:  # WireError, or a payload that is no pickle: it speaks, but not to us
+        except wire.WireError as error:
             self.break_off(f"worker wrote what is no message: {error}")
 
     def on_frame(self, frame: wire.Frame) -> None:
@@ -267,14 +267,14 @@ class Worker(Alarm):
         elif kind == wire.PROGRESS:
             call = self.call
             if call is not None and frame.number == self.call_number:
-                done, total, note = pickle.loads(frame.payload)
+                done, total, note = wire.unpack(frame.payload, 3)
                 call.progressed(done, total, note)
         elif kind == wire.READY and self.state is WorkerState.STARTING:
             self.ready = True
             self.cpu_base = frame.second
             self.fleet.on_ready(self)
         elif kind == wire.START_FAILED and self.state is WorkerState.STARTING:
-            text, traceback, _carried = pickle.loads(frame.payload)
+            text, traceback, _carried = wire.unpack(frame.payload, 3)
             self.start_error = (f"the worker could not start: {text}", traceback)
             self.kill()
         else:
