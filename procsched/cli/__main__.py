@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: with EXIT_USAGE for a wrong option, with EXIT_OK after ``--help`` and ``--version``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser(next((word for word in words if not word.startswith("-")), None))
-    arguments = parser.parse_args(words)
-    if arguments.command is None:
-        parser.print_help(sys.stderr)
-        return EXIT_USAGE
     try:
+        parser = build_parser(next((word for word in words if not word.startswith("-")), None))
+        arguments = parser.parse_args(words)
+        if arguments.command is None:
+            parser.print_help(sys.stderr)
+            return EXIT_USAGE
         code = int(arguments.run(arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         view.say(f"procsched demo: no Python file in {root}")
         return EXIT_USAGE
     view.say(
-        f"{len(paths):,} Python files in {root}, {arguments.workers} workers, and seven troublemakers.\n"
+        f"{len(paths):,} Python files in {root}: one job each, on {arguments.workers} workers. Among them:"
     )
     with tempfile.TemporaryDirectory(prefix="procsched-demo-") as scratch:
         demo = Demo(view, root, paths, Path(scratch), arguments.workers, arguments.seconds)
@@ -159,7 +159,10 @@ class Demo:
         with Scheduler(pool=pool, listeners=[self], keep_finished=len(self.paths) + 100) as scheduler:
             tempting = demo_jobs.find_tempting_line([str(path) for path in self.paths])
             self.acts = demo_cast.hire(scheduler, self.scratch, tempting)
-            self.acts["backtrack"].notes.append(f"on line {tempting[1]} of {self.name(Path(tempting[0]))}")
+            self.acts["backtrack"].notes.append(f"line {tempting[1]} of {self.name(Path(tempting[0]))}")
+            for name, act in self.acts.items():
+                self.view.say(f"  {name:<10} {act.about}")
+            self.view.say("")
             for path in self.paths:
                 scheduler.schedule_after(
                     demo_jobs.analyse,
@@ -231,7 +234,7 @@ class Demo:
             return
         act.over = True
         missed = act.records[-1].missed
-        act.notes.append(f"its last run stands for {missed} missed")
+        act.notes.append(f"the last run stands for {missed} missed")
         if not missed:
             act.complaints.append("it missed no run while it was paused")
 

@@ -96,7 +96,7 @@ def hire(scheduler: Scheduler, scratch: Path, tempting: tuple[str, int]) -> dict
         ),
         Act(
             scheduler.schedule("paused", demo_jobs.sweep, FixedRate(SWEEPS), retry=NO_RETRY),
-            "every half second, paused after its first run, resumed at the end",
+            "every half second; paused after its first run, resumed at the end",
             (Outcome.SUCCEEDED,),
             recurs=True,
         ),
@@ -113,7 +113,7 @@ def hire(scheduler: Scheduler, scratch: Path, tempting: tuple[str, int]) -> dict
         ),
         Act(
             after(demo_jobs.long_report, 1.0, name="cancelled", timeout=60.0),
-            "would take an hour, cancelled while it runs",
+            "would take an hour; cancelled while it runs",
             (Outcome.KILLED,),
         ),
         Act(

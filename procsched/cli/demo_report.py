@@ -25,15 +25,13 @@ Analysed = tuple[str, "ExecutionRecord"]
 
 def table_rows(files: Sequence[Analysed], acts: Mapping[str, Act]) -> list[Row]:
     """Return the rows of the final table: all files as one, the slowest few, then each troublemaker."""
-    rows = [_row(f"{len(files):,} files", [record for _name, record in files], "the analysis, one job each")]
+    rows = [_row(f"{len(files):,} files", [record for _name, record in files], "one job each")]
     slowest = sorted(files, key=lambda item: item[1].duration, reverse=True)[:SLOWEST]
     rows += [_row(_shorten(f"  {name}", 34), [record], "among the slowest") for name, record in slowest]
     for act in acts.values():
-        last = act.records[-1] if act.records else None
-        remarks = [act.about, *act.notes]
-        if last is not None and last.error:
-            remarks.insert(1, last.error)
-        rows.append(_row(act.task.name, act.records, "; ".join(remarks)))
+        error = act.records[-1].error if act.records else None
+        remarks = [error, *act.notes] if error else act.notes
+        rows.append(_row(act.task.name, act.records, ", ".join(remarks)))
     return rows
 
 

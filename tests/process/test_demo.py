@@ -62,11 +62,11 @@ def test_demo(tree: Path, start: Start, tmp_path: Path) -> None:
     for row in (
         r"6 files +6 +6 x succeeded",
         r"heartbeat +\d+ +(\d+ x )?succeeded",
-        r"paused +2 +succeeded, succeeded .*resumed at the end; its last run stands for \d+ missed",
+        r"paused +2 +succeeded, succeeded .* the last run stands for \d+ missed",
         r"segfault +1 +crashed .*worker died: SIGSEGV",
         r"flaky +3 +failed, failed, succeeded",
         r"cancelled +1 +killed",
-        r"backtrack +1 +timed_out .*exceeded its 1.5 s budget; on line \d+ of ",
+        r"backtrack +1 +timed_out .*exceeded its 1.5 s budget, line \d+ of ",
         r"stubborn +1 +timed_out .*exceeded its 1.5 s budget",
         r"  backtrack +its whole tree was dead -?\d+\.\d ms after its deadline",
         r"  stubborn +its whole tree was dead -?\d+\.\d ms after its deadline and 0.25 s of grace",

@@ -251,7 +251,7 @@ def test_table_rows() -> None:
     rows = demo_report.table_rows(files, troubles)
     assert rows[0][:6] == ("5 files", "5", "5 x succeeded", "1.50 s", "2.50 s", "5.0 MB")
     assert [row.task for row in rows[1:4]] == ["  5.py", "  4.py", "  3.py"]
-    assert rows[4] == ("act", "2", "failed, succeeded", "2.00 s", "", "", "acts")
+    assert rows[4] == ("act", "2", "failed, succeeded", "2.00 s", "", "", "")
 
 
 def test_findings() -> None:
