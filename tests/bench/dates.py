@@ -186,7 +186,7 @@ def add_procsched(started: bool, quick: bool) -> Figures:
 
 
 def add_apscheduler(started: bool, quick: bool) -> Figures:
-    """The same for APScheduler; `started` is started paused, so that its thread does not wake for each job."""
+    """The same for APScheduler, in its memory store."""
     from apscheduler.schedulers.background import BackgroundScheduler
 
     count = 1_000 if quick else ADDED

@@ -10,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUPS = ("kills", "storms", "idling", "dates", "starting")
 LIMIT = 300.0  # seconds that one measured process may take
 NOISY = 0.15  # share of the machine that others may use before a figure is marked
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")  # byte code: as installed
 
 Figures = dict[str, float]
 Measure = Callable[[bool], Figures]
@@ -170,27 +171,33 @@ def _run_one(each: Case, peer: str, outcome: Outcome, *, quick: bool) -> None:
     ]
     busy, began = _busy_seconds(), time.monotonic()
     ours = _children_seconds()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        output, errors = "", f"not done within {LIMIT:g} s"
-    finally:
+    # Files and not pipes: a worker that a peer leaves behind holds them open.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        late = ""
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # what a peer has left in the session that we made for it
-        except (ProcessLookupError, PermissionError):
-            pass
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            late = f"\nnot done within {LIMIT:g} s"
+        finally:
+            try:
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # what a peer has left in the session that we made for it
+            except (ProcessLookupError, PermissionError):
+                pass
+            process.wait()
+        for file in (out, err):
+            file.seek(0)
+        output, errors = out.read(), err.read() + late
     seconds = (time.monotonic() - began) * (os.cpu_count() or 1)
     others = (_busy_seconds() - busy) - (_children_seconds() - ours)
     outcome.others.append(max(0.0, others / seconds))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, *"-m tests.bench --quick --only import --peers procsched ppe".split())
+COMMAND = (sys.executable, "-m", "tests.bench", "--quick", "--only", "import", "--peers", "procsched", "ppe")
 
 
 @pytest.mark.slow
