@@ -268,6 +268,8 @@ class Worker:
     def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
         """Load the call, run it, and return its answer as kind, flags and payload."""
         stage = "load"
+        data = b""
+        failure: BaseException | None = None
         try:
             try:
                 self.page[STARTED] = self.number = frame.number
@@ -281,16 +283,27 @@ class Worker:
             finally:
                 self.armed = False
                 self.last, self.number = self.number, 0
-            return wire.DONE, 0, pack_result(result)
+            data = pack_result(result)
         except BaseException as error:
+            # Nothing is called before the timers are off: at a call the handler of a signal may run, and raise.
+            failure = error
             self.armed = False
             self.last, self.number = self.number or self.last, 0
-            if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next  # without this frame
-            flags = 0 if isinstance(error, Exception) else wire.FOREIGN
-            if self.raised is not None and (error is self.raised or type(error).__name__ == "CancelledError"):
-                flags |= wire.SOFT
-            return wire.RAISED, flags, pack_failure(error, stage)
+        while True:
+            try:
+                for which in _TIMERS:
+                    signal.setitimer(which, 0)
+                break
+            except BaseException:  # what a timer of the run raises now belongs to nobody
+                continue
+        if failure is None:
+            return wire.DONE, 0, data
+        if failure.__traceback__ is not None:
+            failure.__traceback__ = failure.__traceback__.tb_next  # without this frame
+        flags = 0 if isinstance(failure, Exception) else wire.FOREIGN
+        if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
+            flags |= wire.SOFT
+        return wire.RAISED, flags, pack_failure(failure, stage)
 
     def run_coroutine(self, coroutine: Any) -> Any:
         """Run an awaitable that the action returned in an event loop of its own."""
@@ -364,8 +377,6 @@ class Worker:
                     break
             except ChildProcessError:
                 break
-        for which in _TIMERS:
-            signal.setitimer(which, 0)
         if _pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
             left.append("signal mask")
         os.umask(self.umask)
