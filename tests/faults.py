@@ -519,6 +519,36 @@ def leave_umask() -> None:
     os.umask(0o777)
 
 
+def close_stdout() -> None:
+    sys.stdout.close()
+
+
+def replace_stdout() -> None:
+    sys.stdout = None  # type: ignore[assignment]
+
+
+def say_and(text: str, end: int) -> None:
+    """Write to both streams and succeed, raise or crash."""
+    print("out", text, flush=True)
+    print("err", text, file=sys.stderr, flush=True)
+    if end == 1:
+        raise ValueError(text)
+    if end == 2:
+        os._exit(1)
+
+
+_memory = ""
+
+
+def remember(text: str) -> None:
+    global _memory
+    _memory = text
+
+
+def recall() -> str:
+    return _memory
+
+
 def state() -> dict[str, Any]:
     """Return what a run finds in its worker."""
     umask = os.umask(0o22)
@@ -566,6 +596,33 @@ def what_i_have() -> dict[str, Any]:
             if os.path.exists(f"/proc/self/fd/{name}") or os.path.islink(f"/proc/self/fd/{name}")
         },
     }
+
+
+# --- initializers -------------------------------------------------------------------------------------------
+
+
+def raise_it(error: type[BaseException]) -> NoReturn:
+    raise error("from the initializer")
+
+
+def need_file(path: str) -> None:
+    os.stat(path)
+
+
+def work_once(path: str) -> None:
+    """Succeed in the first process that comes, and in no other."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+
+
+def tell_and_exit(path: str) -> NoReturn:
+    support.tell(path, os.getpid())
+    os._exit(2)
+
+
+def settle(path: str) -> None:
+    os.chdir(path)
+    os.umask(0o027)
+    remember("settled")
 
 
 # --- awkward exceptions -------------------------------------------------------------------------------------

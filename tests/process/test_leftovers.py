@@ -1,0 +1,138 @@
+"""What a run leaves in its worker never reaches the next run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import Outcome
+from tests import faults, support
+from tests.pools import Bench, assert_reaped, only_record
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, 1) as it:
+        yield it
+
+
+def states(bench: Bench) -> list[dict[str, object]]:
+    """Return what runs find in every worker that there is now."""
+    found = {}
+    for _ in range(6):  # the worker that was used last is used next, but a spare may get in between
+        future = bench.submit(faults.state)
+        state = future.result(support.TIMEOUT)
+        found[only_record(future, Outcome.SUCCEEDED).pid] = state
+    return list(found.values())
+
+
+LEAVINGS: list[tuple[Callable[..., object], bool]] = [
+    (faults.leave_thread, True),
+    (faults.leave_threading_timer, True),
+    (faults.leave_timer, False),
+    (faults.leave_mask, True),
+    (faults.leave_umask, False),
+    (faults.grandchild, True),
+    (faults.daemon, True),
+]
+
+
+@pytest.mark.parametrize(("leave", "recycled"), LEAVINGS, ids=lambda value: getattr(value, "__name__", None))
+def test_what_a_run_leaves_is_put_back_or_goes_with_its_worker(
+    bench: Bench, leave: Callable[..., object], recycled: bool
+) -> None:
+    """Threads, timers, mask, umask and children of one run are not there for the next; its result stands."""
+    before = states(bench)[0]
+    future = bench.submit(leave)
+    future.result(support.TIMEOUT)
+    record = only_record(future, Outcome.SUCCEEDED)
+    for state in states(bench):
+        assert state == before
+    assert bench.counters()["recycled"] == int(recycled)
+    if recycled:
+        assert_reaped(record.pid)
+    else:
+        assert record.pid in bench.pids()
+
+
+def test_the_working_directory_is_put_back(bench: Bench, tmp_path: Path) -> None:
+    """A change of directory ends with the run, also where that directory is removed meanwhile."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    future = bench.submit(faults.leave_cwd, str(gone))
+    future.result(support.TIMEOUT)
+    gone.rmdir()
+    for state in states(bench):
+        assert state["cwd"] == os.getcwd()
+    assert only_record(future, Outcome.SUCCEEDED).pid in bench.pids()
+
+
+def test_a_working_directory_that_cannot_be_put_back_costs_the_worker(tmp_path: Path) -> None:
+    """A run that removes the directory it was started in is a success; nobody is left in the void."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with Bench(tmp_path, 1, cwd=home) as bench:
+        assert bench.submit(os.getcwd).result(support.TIMEOUT) == str(home)
+        future = bench.submit(os.rmdir, str(home))
+        assert future.result(support.TIMEOUT) is None
+        only_record(future, Outcome.SUCCEEDED)
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.0003, 0.001, 0.003])
+def test_a_timer_that_raises_hits_its_own_run_or_none(bench: Bench, seconds: float) -> None:
+    """A handler that raises while the run is being put away harms neither the worker nor the next run."""
+    for _ in range(25):
+        first = bench.submit(faults.leave_raising_timer, seconds)
+        second = bench.submit(faults.add, 1, 1)
+        assert first.wait_record(support.TIMEOUT).outcome in (Outcome.SUCCEEDED, Outcome.FAILED)
+        assert second.result(support.TIMEOUT) == 2
+    assert bench.counters()["killed_workers"] == 0
+
+
+def test_our_signals_are_put_back(bench: Bench) -> None:
+    """A run that takes SIGTERM away does not make the next one deaf to being asked."""
+    future = bench.submit(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    future.exception(support.TIMEOUT)
+    for _ in range(2):
+        path = bench.path()
+        asked = bench.submit(faults.clean_up, path, timeout=0.3, grace=5.0)
+        only_record(asked, Outcome.TIMED_OUT)
+        assert Path(path).read_text().split()[-1] == "cleaned"
+
+
+def test_streams_are_put_back(bench: Bench) -> None:
+    """A run that replaces or closes sys.stdout does not take the next one's output."""
+    for fault in (faults.close_stdout, faults.replace_stdout):
+        bench.submit(fault).result(support.TIMEOUT)
+        future = bench.submit(print, "seen", capture_output=True)
+        future.exception(support.TIMEOUT)
+        record = future.wait_record()
+        assert record.outcome in (Outcome.SUCCEEDED, Outcome.FAILED)
+
+
+def test_output_belongs_to_its_run(bench: Bench) -> None:
+    """Captured output is that of the run, in full and of no other, also where it ends in a crash."""
+    futures = [bench.submit(faults.say_and, str(n), n % 3, capture_output=True) for n in range(12)]
+    for n, future in enumerate(futures):
+        record = future.wait_record(support.TIMEOUT)
+        assert record.outcome is (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED)[n % 3]
+        assert record.output == f"out {n}\nerr {n}\n"
+
+
+def test_modules_and_handlers_stay(bench: Bench) -> None:
+    """Module state stays in a worker, as in any pool."""
+    bench.submit(faults.remember, "kept").result(support.TIMEOUT)
+    assert "kept" in [bench.submit(faults.recall).result(support.TIMEOUT) for _ in range(3)]
+
+
+def test_a_recycled_worker_is_counted_and_replaced(tmp_path: Path) -> None:
+    """max_tasks_per_child replaces a worker after so many runs, without losing any."""
+    with Bench(tmp_path, 1, max_tasks_per_child=3) as bench:
+        pids = [bench.submit(os.getpid).result(support.TIMEOUT) for _ in range(12)]
+        assert all(pids.count(pid) <= 3 for pid in pids)
+        assert bench.counters()["recycled"] >= 3
+        support.assert_gone(*[pid for pid in set(pids) if pids.count(pid) == 3])

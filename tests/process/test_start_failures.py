@@ -1,0 +1,181 @@
+"""A worker that cannot start is an error with its traceback for those who wait, once, and no spin of respawns."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from procsched import Outcome, WorkerCrashedError
+from tests import faults, support
+from tests.pools import Bench, only_record
+
+
+def assert_all_fail(bench: Bench, text: str, cause: str = "") -> None:
+    """Fail unless every waiting call ends as CRASHED with `text`, and few workers were tried for it."""
+    futures = [bench.submit(faults.add, n, 1) for n in range(20)]
+    for future in futures:
+        with pytest.raises(WorkerCrashedError, match=text) as caught:
+            future.result(support.TIMEOUT)
+        record = only_record(future, Outcome.CRASHED)
+        if cause:
+            assert cause in str(caught.value.__cause__)
+            assert cause in (record.traceback or "")
+    assert bench.counters()["spawned"] <= 5
+    assert bench.counters()["start_failures"] >= 1
+
+
+def test_an_initializer_that_raises_is_told_with_its_traceback(tmp_path: Path) -> None:
+    """The exception of an initializer reaches everyone who waits, with the line that raised it."""
+    with Bench(tmp_path, 2, initializer=faults.raise_runtime_error, initargs=("no license",)) as bench:
+        assert_all_fail(bench, "RuntimeError: no license", "in raise_runtime_error")
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_initializer_that_leaves_is_told(tmp_path: Path, error: type[BaseException]) -> None:
+    """An initializer that raises what is no Exception has failed like any other."""
+    with Bench(tmp_path, 2, initializer=faults.raise_it, initargs=(error,)) as bench:
+        assert_all_fail(bench, error.__name__)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "args", "text"),
+    [
+        (faults.exit_hard, (3,), "exit code 3"),
+        (faults.exit_hard, (0,), "exit code 0"),
+        (faults.segfault, (), "SIGSEGV"),
+        (faults.kill_itself, (), "SIGKILL"),
+    ],
+)
+def test_an_initializer_that_dies_is_told(
+    tmp_path: Path, initializer: object, args: tuple[object, ...], text: str
+) -> None:
+    """An initializer that ends its process is told with its exit code or signal."""
+    with Bench(tmp_path, 2, initializer=initializer, initargs=args) as bench:
+        assert_all_fail(bench, text)
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.spin, faults.ignore_signals, faults.stop_itself, faults.close_everything]
+)
+def test_an_initializer_that_hangs_is_ended(tmp_path: Path, fault: object) -> None:
+    """An initializer that does not return within `start_timeout` is ended, and told."""
+    with Bench(
+        tmp_path, 2, initializer=fault, initargs=(str(tmp_path / "told"),), start_timeout=0.4
+    ) as bench:
+        assert_all_fail(bench, "could not start")
+    for pid in support.wait_for_file(tmp_path / "told").split():
+        support.assert_gone(int(pid))
+
+
+def test_an_initializer_that_hangs_shows_where(tmp_path: Path) -> None:
+    """The stack of an initializer that hangs is in the error."""
+    with Bench(
+        tmp_path, 1, initializer=faults.sleep, initargs=(str(tmp_path / "told"),), start_timeout=0.4
+    ) as bench:
+        assert_all_fail(bench, "not ready within 0.4 s", "in sleep")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("raise OSError('no such device')", "OSError: no such device"),
+        ("import a_module_that_nobody_has", "ModuleNotFoundError"),
+        ("def broken(:", "SyntaxError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import os; os._exit(4)", ""),
+        ("import os; os.kill(os.getpid(), 9)", ""),
+    ],
+)
+def test_a_broken_preload_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, text: str
+) -> None:
+    """A module in `preload` that cannot be imported is an error that names it, for everyone who waits."""
+    (tmp_path / "broken_preload.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bench(tmp_path, 2, preload=["broken_preload"]) as bench:
+        futures = [bench.submit(faults.add, n, 1) for n in range(10)]
+        for future in futures:
+            with pytest.raises(WorkerCrashedError, match="broken_preload" if text else None) as caught:
+                future.result(support.TIMEOUT)
+            assert text in str(caught.value)
+            if text:
+                assert "broken_preload.py" in str(caught.value.__cause__)
+
+
+def test_a_preload_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preload that never ends is an error after `start_timeout`, and nothing of it stays."""
+    (tmp_path / "hanging_preload.py").write_text(
+        f"from tests import support\nimport os, time\nsupport.tell({str(tmp_path / 'told')!r}, os.getpid())\n"
+        "while True:\n    time.sleep(100)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bench(tmp_path, 2, preload=["hanging_preload"], start_timeout=0.5) as bench:
+        with pytest.raises(WorkerCrashedError, match="could not start"):
+            bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+    for pid in support.wait_for_file(tmp_path / "told").split():
+        support.assert_gone(int(pid))
+
+
+def test_after_a_failure_the_pool_recovers(tmp_path: Path) -> None:
+    """Once the cause is gone, later calls are run."""
+    flag = tmp_path / "works"
+    with Bench(tmp_path, 2, initializer=faults.need_file, initargs=(str(flag),)) as bench:
+        with pytest.raises(WorkerCrashedError, match="FileNotFoundError"):
+            bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+        flag.touch()
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        bench.assert_usable()
+
+
+def test_a_spare_that_cannot_start_harms_no_call(tmp_path: Path) -> None:
+    """Where one worker serves, another that cannot start fails nobody: those who wait are served by the one."""
+    once = tmp_path / "once"
+    with Bench(tmp_path, 2, initializer=faults.work_once, initargs=(str(once),)) as bench:
+        assert [bench.submit(faults.add, n, 1).result(support.TIMEOUT) for n in range(50)] == list(
+            range(1, 51)
+        )
+
+
+def test_a_start_that_fails_is_tried_again_with_back_off(tmp_path: Path) -> None:
+    """A failing start is not repeated at once: in half a second there are a handful of tries."""
+    told = tmp_path / "told"
+    with Bench(tmp_path, 2, initializer=faults.tell_and_exit, initargs=(str(told),)) as bench:
+        began = time.monotonic()
+        tries = 0
+        while time.monotonic() - began < 0.5:
+            with pytest.raises(WorkerCrashedError):
+                bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+            tries += 1
+        assert len(support.wait_for_file(told).splitlines()) <= 8
+
+
+def test_an_executor_that_cannot_start_ends(tmp_path: Path) -> None:
+    """shutdown() does not wait for workers that never come."""
+    with Bench(tmp_path, 2, initializer=faults.sleep, initargs=(str(tmp_path / "told"),)) as bench:
+        future = bench.submit(faults.add, 1, 1)
+        support.wait_for_file(tmp_path / "told")
+        bench.executor.kill_workers()
+        bench.executor.shutdown()
+        assert future.cancelled()
+
+
+def test_an_initializer_is_run_once_in_each_worker(tmp_path: Path) -> None:
+    """The initializer runs before the first call of a worker, and only then."""
+    told = tmp_path / "told"
+    with Bench(tmp_path, 2, initializer=faults.tell_pid, initargs=(str(told),)) as bench:
+        used = {bench.submit(os.getpid).result(support.TIMEOUT) for _ in range(10)}
+        pids = [int(word) for word in told.read_text().split()]
+        assert len(pids) == len(set(pids))
+        assert used <= set(pids)
+
+
+def test_what_an_initializer_sets_up_stays(tmp_path: Path) -> None:
+    """Working directory, umask and module state that an initializer sets are those of every run."""
+    with Bench(tmp_path, 1, initializer=faults.settle, initargs=(str(tmp_path),)) as bench:
+        for _ in range(3):
+            state = bench.submit(faults.state).result(support.TIMEOUT)
+            assert (state["cwd"], state["umask"]) == (str(tmp_path), 0o027)
+            assert bench.submit(faults.recall).result(support.TIMEOUT) == "settled"
