@@ -130,6 +130,14 @@ class Decoder:
             data = data[room:]
             if frame is not None:
                 yield frame
+        if not self._pending and len(data) >= HEADER.size:
+            # The usual case, and worth its own lines: one small frame, whole, and nothing else.
+            magic, kind, flags, meta_size, size, number, first, second, third = HEADER.unpack_from(data)
+            if magic == MAGIC and len(data) == HEADER.size + meta_size + size:
+                body = HEADER.size + meta_size
+                meta = bytes(data[HEADER.size : body]) if meta_size else b""
+                yield Frame(kind, flags, number, first, second, third, meta, bytes(data[body:]))
+                return
         self._pending += data
         while True:
             pending = self._pending

@@ -21,42 +21,26 @@ class Ending:
     Others are as in `ExecutionRecord`.
     """
 
-    __slots__ = (
-        "cpu_seconds",
-        "elapsed",
-        "error",
-        "exception",
-        "exit_code",
-        "limit",
-        "outcome",
-        "output",
-        "output_truncated",
-        "peak_rss",
-        "pid",
-        "result",
-        "signal",
-        "stack",
-        "traceback",
-    )
+    # Class attributes are the defaults: one is made for every call, and most calls just succeed.
+    result: Any = None
+    exception: Any = None
+    elapsed: float | None = None
+    traceback: str | None = None
+    stack: str | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    limit: str | None = None
+    cpu_seconds: float | None = None
+    peak_rss: int | None = None
+    output: str | None = None
+    output_truncated: bool = False
 
     def __init__(self, outcome: Outcome, error: str | None = None, **details: Any) -> None:
         self.outcome = outcome
         self.error = error
-        self.result: Any = None
-        self.exception: Any = None
-        self.elapsed: float | None = None
-        self.traceback: str | None = None
-        self.stack: str | None = None
-        self.pid: int | None = None
-        self.exit_code: int | None = None
-        self.signal: str | None = None
-        self.limit: str | None = None
-        self.cpu_seconds: float | None = None
-        self.peak_rss: int | None = None
-        self.output: str | None = None
-        self.output_truncated = False
-        for name, value in details.items():
-            setattr(self, name, value)
+        if details:
+            self.__dict__.update(details)
 
 
 class Call:

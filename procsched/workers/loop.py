@@ -148,15 +148,21 @@ class Loop:
         try:
             function()
         except BaseException as error:
-            logger.exception("procsched: the I/O thread goes on after an error")
-            self._on_error(error)
+            self._note(error)
+
+    def _note(self, error: BaseException) -> None:
+        logger.error("the I/O thread goes on after an error", exc_info=error)
+        self._on_error(error)
 
     def _once(self) -> None:
         timeout = self._set_timer()
         for fd, events in self._poller.poll(timeout):
             callback = self._callbacks.get(fd)
             if callback is not None:
-                self._guard(lambda call=callback, what=events: call(what))  # type: ignore[misc]
+                try:
+                    callback(events)
+                except BaseException as error:
+                    self._note(error)
         if self._timer_fd < 0:
             self._ring()
 

@@ -293,29 +293,28 @@ class ProcessPool:
 
     def on_answer(self, worker: Worker, frame: wire.Frame) -> None:
         """A worker has answered its call."""
-        ending = None
-        with self.lock:
-            call = worker.call
-            if call is None or frame.number != worker.call_number or worker.state not in RUNNING_STATES:
-                self.counters["late_results"] += 1
-                return
-            if worker.verdict is None and self.real_clock and frame.first > worker.hard_at:
-                assert call.timeout is not None
-                worker.verdict = verdicts.timed_out(call.timeout)
-            if worker.verdict is not None:
-                self.counters["late_results"] += 1
-        if worker.verdict is None:
-            ending = self._read_answer(worker, call, frame)
+        call = worker.call  # taken away by this thread only
+        if call is None or frame.number != worker.call_number or worker.state not in RUNNING_STATES:
+            self.count("late_results")
+            return
+        ending = self._read_answer(worker, call, frame)
         worker.runs += 1
-        dirty = ending is not None and (frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT)
+        dirty = frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT
         worn = self._is_worn(worker)
         with self.lock:
-            # A verdict that came meanwhile wins: whoever gave it was told so.
+            if worker.verdict is None and frame.first > worker.hard_at:
+                assert call.timeout is not None
+                worker.verdict = verdicts.timed_out(call.timeout)
+            # A verdict wins over an answer: whoever gave it was told so.
             spoiled = worker.verdict is not None
-            if dirty and not spoiled:
+            if spoiled:
+                self.counters["late_results"] += 1
+            elif dirty:
+                worker.add_output(ending, call)
                 worker.held = ending  # told when its tree is gone
                 self.counters["recycled"] += 1
-            elif not spoiled:
+            else:
+                worker.add_output(ending, call)  # before the next call can write; a read that does not block
                 worker.alarm = math.inf
                 worker.call = call.worker = None
                 self.running -= 1
@@ -330,7 +329,6 @@ class ProcessPool:
         if worn and not worker.dead:
             worker.leave()
             self.fleet.ensure()
-        assert ending is not None
         call.ended(ending)
         self.pump()
 
@@ -352,7 +350,6 @@ class ProcessPool:
             worker.cpu_base += frame.second
         if frame.third:
             ending.peak_rss = frame.third
-        worker.add_output(ending, call)
         return ending
 
     def _is_worn(self, worker: Worker) -> bool:
