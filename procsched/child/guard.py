@@ -109,16 +109,19 @@ def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> None:
     if parent_fd is not None:
         poller.register(parent_fd, select.POLLIN)
     reaped = False
+    code = 0  # our exit code tells the parent how the helper ended: as a shell would, 128 + n for signal n
     while not reaped:
         ready = [fd for fd, _event in poller.poll()]
         wakeups.drain()
         while not reaped:
             try:
-                pid, _status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 pid, reaped = 0, True
             if pid == helper:
                 reaped = True
+                ended = os.waitstatus_to_exitcode(status)
+                code = ended if ended >= 0 else 128 - ended
             elif pid == 0:
                 break
         if parent_fd in ready:
@@ -126,4 +129,4 @@ def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> None:
     if not reaped:
         os.kill(helper, signal.SIGKILL)  # not reaped, so the pid is still the helper's
     end_all_children(wakeups.wait)
-    os._exit(0)
+    os._exit(code)

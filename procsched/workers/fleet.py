@@ -317,15 +317,13 @@ class Fleet(Alarm):
             outcome, error = worker.verdict or (Outcome.CRASHED, "worker stuck")
             call.ended(worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
 
-    def on_helper_silent(self) -> None:
-        """A worker is dead and the helper does not report it: the helper itself is stuck."""
+    def on_helper_silent(self, failure: str | None = None) -> None:
+        """The helper is stuck: it does not report a death; or (with `failure`) it never came so far as to fork."""
         if self._launcher is not None:
-            self.pool.problem(
-                f"the helper process {self._launcher.helper_pid} does not answer; it is replaced"
-            )
-            self._launcher.destroy()
+            self.pool.problem(failure or f"the helper process {self._launcher.helper_pid} does not answer")
+            self._launcher.destroy(failure)
 
-    def on_helper_lost(self, reason: str, preload: tuple[str, str] | None) -> None:
+    def on_helper_lost(self, reason: str, failure: tuple[str, str | None] | None) -> None:
         """The helper has ended, and its workers with it."""
         self._launcher = None
         ended = []
@@ -338,15 +336,17 @@ class Fleet(Alarm):
             self._remove(worker)
         if not self._closing:
             self.pool.count("helper_restarts")
-            if preload is None:
+            if failure is None:
                 self.pool.problem(f"{reason}; it is started anew")
                 self._slow_down()
         for call, ending in ended:
             call.ended(ending)
         if self._closing:
             self._finish()
-        elif preload is not None:
-            self._start_failed(*preload)
+        elif failure is not None:
+            preload = self.pool.options.preload
+            hint = f"; it imports preload={preload!r}" if preload and "preload=" not in failure[0] else ""
+            self._start_failed(failure[0] + hint, failure[1])
         else:
             self.ensure(wanted=True)
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         ) -> None:
             """A worker was reaped with wait status `status`, and all that it left was sent SIGKILL."""
 
-        def on_helper_lost(self, reason: str, preload: tuple[str, str] | None) -> None:
-            """The helper has ended, and every worker with it."""
+        def on_helper_lost(self, reason: str, failure: tuple[str, str | None] | None) -> None:
+            """The helper has ended, and every worker with it. `failure`: why it never served, with a traceback."""
 
 
 logger = logging.getLogger("procsched")
@@ -92,7 +92,7 @@ class Launcher:
         self._guard_fd: int | None = None
         self._control: Any = None
         self._unsent: deque[tuple[memoryview, tuple[int, ...], bool]] = deque()
-        self._preload_error: tuple[str, str] | None = None
+        self._failure: tuple[str, str | None] | None = None  # why it cannot serve
         self._helper_fd: int | None = None
         self._guard_reaped = False
         self._guard_status = 0
@@ -169,8 +169,14 @@ class Launcher:
         if self._control is not None:
             self._control.sock.shutdown(1)  # SHUT_WR; our reading end stays open, to see it go
 
-    def destroy(self) -> None:
-        """Kill the helper, or the guard where there is none yet: they no longer answer. What is left follows."""
+    def destroy(self, failure: str | None = None) -> None:
+        """Kill the helper, or the guard where there is none yet: they no longer answer. What is left follows.
+
+        Args:
+            failure: why it never served, if it did not.
+        """
+        if failure is not None and self._failure is None:
+            self._failure = (failure, None)
         if self._helper_fd is not None:
             signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
         elif not self._guard_reaped:
@@ -248,7 +254,7 @@ class Launcher:
             self._helper_fd = fds[0] if fds else None
         elif kind == "preload_failed":
             _kind, name, text, traceback = message
-            self._preload_error = (f"preload={name!r} cannot be imported: {text}", traceback)
+            self._failure = (f"preload={name!r} cannot be imported: {text}", traceback)
 
     def _close_control(self) -> None:
         self.loop.forget(self._control.fileno())
@@ -295,11 +301,23 @@ class Launcher:
     def _lost(self) -> None:
         if self._control is not None:
             self._close_control()
-        code = os.waitstatus_to_exitcode(self._guard_status)
-        reason = f"the helper process {self.helper_pid or self.guard_pid} ended"
-        if code < 0:
-            reason += f" (its guard: {signal.Signals(-code).name})"
-        self.owner.on_helper_lost(reason, self._preload_error)
+        reason = (
+            f"the helper process {self.helper_pid or self.guard_pid} ended ({_words(self._guard_status)})"
+        )
+        if self.helper_pid is None and self._failure is None:
+            self._failure = (f"no worker could be started: {reason} before it was ready", None)
+        self.owner.on_helper_lost(reason, self._failure)
+
+
+def _words(status: int) -> str:
+    """Say how the helper ended, from the guard's wait status: the guard exits as the helper did."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"its guard: {signal.Signals(-code).name}"
+    try:
+        return signal.Signals(code - 128).name
+    except ValueError:
+        return f"exit code {code}"
 
 
 def _close_all(fds: Sequence[int]) -> None:

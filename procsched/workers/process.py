@@ -365,8 +365,12 @@ class Worker(Alarm):
             self.kill()
         elif state is WorkerState.STARTING:
             limit = self.pool.options.start_timeout
-            self.start_error = (f"the worker could not start: not ready within {limit} s", None)
-            self.dump_or_kill()
+            failure = f"the worker could not start: not ready within {limit} s"
+            if self.pid is None:
+                self.fleet.on_helper_silent(failure)
+            else:
+                self.start_error = (failure, None)
+                self.dump_or_kill()
         elif state is WorkerState.DYING:
             self.on_overdue()
 
