@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
@@ -338,7 +339,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.scheduler.dead_letter()) == sum(model.status is S.FAILED for model in models)
 
 
-TestSchedulerModel = SchedulerMachine.TestCase
+TestSchedulerModel = pytest.mark.slow(SchedulerMachine.TestCase)
 TestSchedulerModel.settings = settings(
     max_examples=150,
     stateful_step_count=40,

@@ -125,7 +125,7 @@ def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:
 def test_resume_while_the_run_is_alive_makes_no_second_run() -> None:
     """A task paused and resumed during its run is RUNNING again, and its end follows as if never paused."""
     held = Held()
-    with threaded(4) as (scheduler, clock, _):
+    with threaded(4) as (scheduler, _, _log):
         task = scheduler.schedule("t", held, FixedRate(60))
         assert held.started.wait(5)
         assert scheduler.pause(task)
