@@ -31,7 +31,7 @@ STUCK = 0.5  # seconds that this process sits in one C call
 BACKSTOP = 0.05  # seconds after the deadline within which a run ends whatever the parent does: the promise
 GONE = 1.0  # seconds within which nothing of a killed parent is left: the promise
 WATCHED = 1.0  # seconds that idle processes are watched
-WAIT = 30.0  # seconds after which a run that should have ended counts as one that has not
+WAIT = 15.0  # seconds after which a run that should have ended counts as one that has not
 
 _PARENT = """
 import sys, time
@@ -72,6 +72,7 @@ class Runs:
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="procsched-doctor-"))
         )
         self._scheduler: Scheduler | None = None
+        self._broken = False
 
     def close(self) -> None:
         """End the scheduler and remove the files."""
@@ -86,14 +87,26 @@ class Runs:
 
             pool = ProcessPool(2, preload=[__name__])
             self._scheduler = self._stack.enter_context(Scheduler(pool=pool))
+        self.need_runs()
         task = self._scheduler.schedule_after(action, 0, args=args, timeout=timeout)
-        return self._scheduler.wait(task, timeout=WAIT)
+        try:
+            return self._scheduler.wait(task, timeout=WAIT)
+        except TimeoutError as error:
+            self._broken = True
+            self._scheduler.shutdown(drain=False, timeout=1.0)
+            raise MissingError(f"no end within {WAIT:g} s: {error}")
+
+    def need_runs(self) -> None:
+        """Raise `MissingError` where no run can start or end: the other probes would only wait."""
+        if self._broken:
+            raise MissingError("not tried: see the first that failed")
 
     def try_start(self) -> str:
         """Start the helper and a worker, and get a first result."""
         begun = time.monotonic()
         record = self.run(os.getpid)
         if record.result == os.getpid() or not record.ok:
+            self._broken = True
             raise MissingError(f"the first run ended {record.outcome.value}: {record.error}")
         first = milliseconds(begun)
         begun = time.monotonic()
@@ -148,7 +161,9 @@ class Runs:
         while not path.read_bytes()[8:].strip(b"\0") and time.monotonic() < end:
             time.sleep(0.001)
         ctypes.PyDLL(None).usleep(int(STUCK * 1e6))
-        self._scheduler.wait(task, timeout=WAIT)
+        record = self._scheduler.wait(task, timeout=WAIT)
+        if not record.timed_out:
+            raise MissingError(f"it ended {record.outcome.value}: {record.error}")
         first, last = struct.unpack("dd", path.read_bytes())
         late = last - first - TIMEOUT
         if late > BACKSTOP:
@@ -157,6 +172,7 @@ class Runs:
 
     def try_abandoned(self) -> str:
         """Kill a program that has a scheduler, a worker and a daemon below it."""
+        self.need_runs()
         pid_file = self.scratch / "abandoned"
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
         program = subprocess.Popen([sys.executable, "-c", _PARENT, str(pid_file)], env=environ)
