@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -176,7 +177,7 @@ def test_runs_do_not_pile_up() -> None:
             clock.advance(1)
         lasting[0] = False
         runs = [record for record in task.history if record.finished_at - record.started_at]
-        for one, next_one in zip(runs, runs[1:], strict=False):
+        for one, next_one in itertools.pairwise(runs):
             assert next_one.started_at >= one.finished_at
         passed = int((runs[-1].due_at or 0) - START) + 1 - len(runs)
         assert scheduler.stats().counters["skipped"] in range(passed, passed + 11)
