@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from procsched import killable
 from procsched._core import wire
 from tests import support
 
@@ -54,6 +55,61 @@ def wait_at_gate(gate: str, path: str = "", value: Any = "through") -> Any:
         support.tell(path, os.getpid())
     with open(gate, "rb") as file:
         file.read()
+    return value
+
+
+def nap(seconds: float) -> str:
+    """Sleep for so long and return."""
+    time.sleep(seconds)
+    return "napped"
+
+
+def nap_and_tell(seconds: float, path: str) -> None:
+    time.sleep(seconds)
+    support.tell(path, os.getpid())
+
+
+def use(size: int, seconds: float) -> int:
+    """Use so much memory and CPU time."""
+    data = bytearray(b"x") * size
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return len(data)
+
+
+def report_progress() -> tuple[str, int, float | None]:
+    """Tell of three steps; return what is known of the run."""
+    from procsched import current_run
+
+    run = current_run()
+    assert run is not None
+    for step in range(1, 4):
+        run.progress(step, 3, f"step {step}")
+    return run.name, run.attempt, run.remaining()
+
+
+def fail_until(path: str, attempt: int, how: str) -> int:
+    """Fail until this attempt; the attempts are counted in a file."""
+    support.tell(path, os.getpid())
+    with open(path, encoding="utf-8") as file:
+        count = len(file.readlines())
+    if count < attempt:
+        if how == "crash":
+            os._exit(5)
+        raise ValueError(f"attempt {count}")
+    return count
+
+
+def hang_at(value: int, bad: int, path: str) -> int:
+    if value == bad:
+        sleep(path)
+    return value
+
+
+def crash_at(value: int, bad: int) -> int:
+    if value == bad:
+        os._exit(5)
     return value
 
 
@@ -162,10 +218,12 @@ HANGS: tuple[Callable[[str], object], ...] = (
 )
 
 
-def nap(seconds: float) -> str:
-    """Sleep for so long and return."""
-    time.sleep(seconds)
-    return "napped"
+@killable(timeout=0.5)
+def hang_or_add(path: str, left: int = 0, right: int = 0) -> int:
+    """Hang where there is a path."""
+    if path:
+        sleep(path)
+    return left + right
 
 
 def clean_up(path: str) -> NoReturn:

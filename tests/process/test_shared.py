@@ -1,0 +1,170 @@
+"""`run`, `killable` and the small pool behind them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import (
+    TaskSerializationError,
+    TaskTimeoutError,
+    ValidationError,
+    WorkerCrashedError,
+    killable,
+    run,
+    shutdown_shared,
+)
+from tests import faults, support
+from tests.pools import Parent, assert_reaped, told_pids
+
+
+@pytest.fixture(autouse=True)
+def shared() -> Iterator[None]:
+    yield
+    shutdown_shared()
+
+
+def test_run_returns_what_the_function_returns() -> None:
+    """run() passes arguments and keywords, and returns the result from another process."""
+    assert run(faults.add, 1, right=2) == 3
+    assert run(os.getpid) != os.getpid()
+
+
+def test_run_raises_what_the_function_raises() -> None:
+    """run() raises the function's own exception, with the child's traceback as its cause."""
+    with pytest.raises(ValueError, match="bad row") as caught:
+        run(faults.raise_awkward, "plain", timeout=support.TIMEOUT)
+    assert "in raise_awkward" in str(caught.value.__cause__)
+
+
+def test_run_kills_at_its_timeout(tmp_path: Path) -> None:
+    """run() ends a call at its timeout, and by then the process is gone."""
+    told = tmp_path / "told"
+    with pytest.raises(TaskTimeoutError, match=r"exceeded its 0\.3 s budget"):
+        run(faults.ignore_signals, str(told), timeout=0.3)
+    assert_reaped(told_pids(told)[0])
+
+
+def test_run_survives_a_crash() -> None:
+    """A crash of the child is an exception, and the next run works."""
+    with pytest.raises(WorkerCrashedError, match="exit code 5"):
+        run(faults.exit_hard, 5)
+    assert run(faults.add, 1, 1) == 2
+
+
+def test_run_refuses_what_cannot_be_sent() -> None:
+    """What cannot be pickled is an error at the call that names it."""
+    with pytest.raises(TaskSerializationError, match=r"args\[0\]"):
+        run(faults.identity, threading.Lock())
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
+def test_run_refuses_a_timeout_that_is_none(timeout: object) -> None:
+    """A timeout that is no positive number is refused, and named."""
+    with pytest.raises(ValidationError, match="timeout"):
+        run(faults.add, 1, 2, timeout=timeout)
+
+
+def test_killable_keeps_the_function() -> None:
+    """The decorated function has its name and text, takes its arguments, and returns its result."""
+    assert faults.hang_or_add.__name__ == "hang_or_add"
+    assert faults.hang_or_add.__doc__ == "Hang where there is a path."
+    assert faults.hang_or_add("", 1, right=2) == 3
+
+
+def test_killable_kills(tmp_path: Path) -> None:
+    """A decorated function is ended at its timeout, each call anew."""
+    for n in range(2):
+        told = tmp_path / f"told-{n}"
+        with pytest.raises(TaskTimeoutError):
+            faults.hang_or_add(str(told))
+        assert_reaped(told_pids(told)[0])
+    assert faults.hang_or_add("", 2, 2) == 4
+
+
+def test_killable_works_on_a_closure() -> None:
+    """A function that is defined inside another can be decorated."""
+    offset = 5
+
+    @killable()
+    def inner(value: int) -> int:
+        return value + offset
+
+    assert inner(1) == 6
+
+
+def test_killable_without_brackets_is_explained() -> None:
+    """@killable without brackets says how it is used."""
+    with pytest.raises(TypeError, match="brackets"):
+        killable(faults.add)
+
+
+def test_shutdown_shared_ends_everything() -> None:
+    """After shutdown_shared() there is no process; the next run makes a new pool; twice is harmless."""
+    before = set(support.children())
+    pid = run(os.getpid)
+    assert set(support.children()) - before
+    shutdown_shared()
+    assert_reaped(pid)
+    assert not set(support.children()) - before
+    shutdown_shared()
+    assert run(faults.add, 1, 1) == 2
+
+
+def test_many_threads_share_one_pool() -> None:
+    """Calls from several threads at once each get their own result."""
+    found: dict[int, int] = {}
+
+    def call(n: int) -> None:
+        found[n] = run(faults.add, n, n)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(support.TIMEOUT)
+    assert found == {n: 2 * n for n in range(8)}
+
+
+INTERRUPTED = """
+import sys
+from procsched import run
+from tests import faults
+
+try:
+    run(faults.ignore_signals, sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupted_run_is_ended(tmp_path: Path) -> None:
+    """KeyboardInterrupt while run() waits ends the call, and the program ends without waiting for it."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, INTERRUPTED, arguments=(str(told),)) as parent:
+        pid = told_pids(told)[0]
+        parent.signal(signal.SIGINT)
+        assert parent.output() == "interrupted\n"
+        support.assert_gone(pid)
+
+
+def test_a_fork_has_a_pool_of_its_own(tmp_path: Path) -> None:
+    """run() in a fork of a process that has used it works, and leaves the parent's workers alone."""
+    pid = run(os.getpid)
+    told = tmp_path / "told"
+    child = os.fork()
+    if child == 0:
+        try:
+            support.tell(told, run(faults.add, 20, 3, timeout=support.TIMEOUT))
+            shutdown_shared()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert told.read_text() == "23\n"
+    os.kill(pid, 0)
+    assert run(faults.add, 1, 1) == 2
