@@ -260,6 +260,33 @@ def answer_that_nobody_reads(path: str) -> bytes:
     return b"x" * (20 << 20)
 
 
+def answer_with(path: str, size: int) -> bytes:
+    """Return so many bytes."""
+    data = b"x" * size
+    support.tell(path, os.getpid())
+    return data
+
+
+def start_multiprocessing(path: str) -> None:
+    """Start processes with multiprocessing and return without waiting for them."""
+    import multiprocessing
+
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=_wait_for_death)
+        process.start()
+        support.tell(path, process.pid)
+
+
+def nest(path: str) -> object:
+    """Use an executor inside the action; hang in it where there is a path."""
+    from procsched import ProcessExecutor
+
+    with ProcessExecutor(1) as executor:
+        if path:
+            return executor.submit(leave, ["session_grandchild"], path, "hang").result()
+        return executor.submit(add, 1, 2).result()
+
+
 # --- actions that break their connection -----------------------------------------------------------------
 
 

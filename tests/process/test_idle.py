@@ -1,0 +1,72 @@
+"""An idle pool makes no wake-up at all, in the parent or in its children."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from procsched import ProcessExecutor
+from tests import faults, support
+from tests.pools import Bench
+
+WINDOW = 3.0  # seconds of real time: what does nothing can only be watched doing it
+
+
+def context_switches(pid: int) -> dict[str, tuple[int, str]]:
+    """Return the number of context switches of each thread of a process, with the thread's name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        text = (task / "status").read_text()
+        switches = sum(int(line.split()[1]) for line in text.splitlines() if "_ctxt_switches" in line)
+        found[task.name] = (switches, (task / "comm").read_text().strip())
+    return found
+
+
+def threads_of_ours(before: set[str]) -> set[str]:
+    """Return the thread ids that have come to this process since `before`."""
+    return set(os.listdir("/proc/self/task")) - before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
+def test_an_idle_pool_never_wakes(tmp_path: Path) -> None:
+    """Two workers, a guard, a helper and the parent's threads: not one context switch while nothing happens."""
+    before = set(os.listdir("/proc/self/task"))
+    with Bench(tmp_path, 2) as bench:
+        bench.assert_usable()
+        bench.submit(faults.nap, 0.0, timeout=100.0).result(support.TIMEOUT)
+        done = []
+        last = bench.submit(faults.add, 1, 1)
+        last.add_done_callback(done.append)
+        support.eventually(lambda: done)
+        bench.ready_pids(2)
+        ours = threads_of_ours(before)
+        assert len(ours) == 2, ours  # one for input and output, one for callbacks
+
+        def look() -> dict[str, tuple[int, str]]:
+            found = {tid: value for tid, value in context_switches(os.getpid()).items() if tid in ours}
+            for pid in [bench.guard(), bench.helper(), *bench.pids()]:
+                found.update(context_switches(pid))
+            return found
+
+        # What the last call set in motion may still be coming to rest.
+        previous = look()
+        for _ in support.looks(support.TIMEOUT):
+            now = look()
+            if now == previous:
+                break
+            previous = now
+        assert len(previous) >= 6
+        time.sleep(WINDOW)
+        after = look()
+        assert after == previous
+
+
+def test_an_unused_executor_has_nothing(tmp_path: Path) -> None:
+    """Until its first call an executor has no thread, no process and no descriptor."""
+    before = (set(os.listdir("/proc/self/task")), os.listdir("/proc/self/fd"), support.children())
+    with ProcessExecutor(2):
+        assert before == (set(os.listdir("/proc/self/task")), os.listdir("/proc/self/fd"), support.children())

@@ -1,0 +1,379 @@
+"""Faults that users met in other pools: one test for each report of cases/pools.md that is not about speed.
+
+The number in a docstring is the row there. Rows that another file tests in full are named at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import Outcome, ProcessExecutor, TaskTimeoutError, WorkerCrashedError
+from tests import faults, support
+from tests.pools import Bench, only_record, open_gate, told_pids
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, 2) as it:
+        yield it
+
+
+def test_a_worker_that_dies_while_it_reads_blocks_nobody(bench: Bench) -> None:
+    """Row 1, pebble#163: an argument whose unpickling exits fails its own call; the next answers at once."""
+    bad = bench.submit(faults.identity, faults.OnLoad(os._exit, 9))
+    good = bench.submit(pow, 2, 3)
+    assert good.result(support.TIMEOUT) == 8
+    only_record(bad, Outcome.CRASHED)
+
+
+@pytest.mark.parametrize("where", ["caller", "another thread"])
+def test_cancel_at_any_moment_loses_no_call(bench: Bench, where: str) -> None:
+    """Row 2, pebble#153: a cancel that meets the end of its call loses neither that call nor the next."""
+    generator = random.Random(153)
+    for _ in range(150):
+        first, second = bench.submit(faults.add, 1, 2), bench.submit(faults.add, 3, 4)
+        pause = generator.choice([0, 20, 100, 300, 600, 1000])
+
+        def cancel(future: object = first, steps: int = pause) -> None:
+            for _ in range(steps):
+                pass
+            future.cancel()  # type: ignore[attr-defined]
+
+        if where == "caller":
+            cancel()
+        else:
+            thread = threading.Thread(target=cancel)
+            thread.start()
+            thread.join()
+        assert second.result(support.TIMEOUT) == 7
+        if not first.cancelled():
+            assert first.result(support.TIMEOUT) == 3
+        else:
+            assert [r.outcome for r in first.records] in ([], [Outcome.KILLED], [Outcome.SUCCEEDED])
+    bench.executor.shutdown()
+    assert bench.core.open == 0
+
+
+def test_a_big_argument_to_a_worker_that_is_killed_holds_up_nobody(bench: Bench) -> None:
+    """Row 4, pebble#97: SIGKILL for a worker in the middle of reading 100 MB ends that call and no other."""
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    data = b"x" * (100 << 20)
+    pids = bench.ready_pids()
+    future = bench.submit(faults.length, data)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    record = future.wait_record(support.TIMEOUT)
+    assert len(future.records) == 1
+    assert record.outcome in (Outcome.CRASHED, Outcome.SUCCEEDED)
+    bench.assert_usable()
+
+
+def test_a_big_result_of_a_worker_that_is_killed_holds_up_nobody(bench: Bench) -> None:
+    """Notes, fault matrix: SIGKILL for a worker half-way through writing 300 MB."""
+    told = bench.path()
+    future = bench.submit(faults.answer_with, told, 300 << 20)
+    pid = told_pids(told)[0]
+    os.kill(pid, signal.SIGKILL)
+    record = future.wait_record(support.TIMEOUT)
+    assert record.outcome in (Outcome.CRASHED, Outcome.SUCCEEDED)
+    bench.assert_usable()
+
+
+def test_a_cancelled_call_is_not_in_the_pipe_already(tmp_path: Path) -> None:
+    """Row 5, pebble#33: with one busy worker, a call that is cancelled while it waits leaves no file behind."""
+    with Bench(tmp_path, 1) as bench:
+        gate, told, path = bench.gate(), bench.path(), bench.path()
+        busy = bench.submit(faults.wait_at_gate, gate, told)
+        support.wait_for_file(told)
+        waiting = bench.submit(support.tell, path, "ran")
+        assert waiting.cancel()
+        open_gate(gate)
+        busy.result(support.TIMEOUT)
+        bench.assert_usable()
+        assert not os.path.exists(path)
+
+
+def test_cancel_in_asyncio_ends_the_process_and_never_blocks_the_loop(bench: Bench) -> None:
+    """Row 9, pebble#154: a task that is cancelled ends the run, while the event loop goes on."""
+    told = bench.path()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        task = asyncio.ensure_future(loop.run_in_executor(bench.executor, faults.ignore_signals, told))
+        pid = (await asyncio.to_thread(told_pids, told))[0]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        before = ticks
+        assert await asyncio.to_thread(support.process_gone, pid)
+        await asyncio.sleep(0.01)
+        assert ticks > before
+        ticking.cancel()
+
+    asyncio.run(main())
+
+
+def test_processes_may_be_started_and_die_with_the_run(bench: Bench) -> None:
+    """Row 10, pebble#76: multiprocessing works inside a call, and what it started is ended with the call."""
+    told = bench.path()
+    bench.submit(faults.start_multiprocessing, told).result(support.TIMEOUT)
+    support.assert_gone(*told_pids(told, lines=2))
+
+
+def test_pools_may_be_nested(bench: Bench) -> None:
+    """Row 10, pebble#76: an executor inside a call works, and leaves nothing when the call is killed."""
+    assert bench.submit(faults.nest, "").result(support.TIMEOUT) == 3
+    told = bench.path()
+    future = bench.submit(faults.nest, told)
+    inner = told_pids(told)
+    assert future.cancel()
+    only_record(future, Outcome.KILLED)
+    support.assert_gone(*inner)
+
+
+def test_a_shell_and_what_it_started_end_with_the_timeout(bench: Bench) -> None:
+    """Row 11, pebble#62: after a timeout no process of the shell's session exists."""
+    told = bench.path()
+    future = bench.submit(faults.leave, ["shell"], told, "hang", timeout=0.5)
+    worker, _shell = told_pids(told)
+    only_record(future, Outcome.TIMED_OUT)
+    import psutil
+
+    assert [process.pid for process in psutil.process_iter() if session_of(process.pid) == worker] == []
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def test_shutdown_ends_with_a_crash_among_large_arguments(tmp_path: Path) -> None:
+    """Row 12, cpython#94777: a worker crashes while large arguments are being written; shutdown returns."""
+    data = b"x" * (100 << 20)
+    with Bench(tmp_path, 2) as bench:
+        futures = [
+            bench.submit(faults.length, data),
+            bench.submit(faults.segfault),
+            bench.submit(faults.length, data),
+        ]
+        bench.executor.shutdown()
+        assert [future.done() for future in futures] == [True] * 3
+        assert [futures[0].result(), futures[2].result()] == [len(data)] * 2
+        only_record(futures[1], Outcome.CRASHED)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_worker_that_leaves_without_a_word_is_told(bench: Bench, code: int) -> None:
+    """Row 13, cpython#66587: os._exit(0) and os._exit(1) are crashes."""
+    with pytest.raises(WorkerCrashedError, match=f"exit code {code}"):
+        bench.submit(os._exit, code).result(support.TIMEOUT)
+
+
+def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) -> None:
+    """Row 16, cpython#90622: with threads of the parent printing and allocating, every replaced worker starts."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with open(os.devnull, "w") as file:
+            while not stop.is_set():
+                print([object() for _ in range(100)], file=file)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        with Bench(tmp_path, 2) as bench:
+            futures = [bench.submit(os._exit, n % 7) for n in range(40)]
+            for future in futures:
+                only_record(future, Outcome.CRASHED)
+            bench.assert_usable()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_many_submissions_from_many_threads_stall_nobody(bench: Bench) -> None:
+    """Row 18, cpython#105829 (a thousandth of it): wake-ups are a flag, so that no pipe of them can fill."""
+    count = 1000
+    results: list[int] = []
+
+    def submit(base: int) -> None:
+        futures = [bench.submit(faults.add, base, n) for n in range(count)]
+        results.extend(future.result(support.TIMEOUT * 3) for future in futures)
+
+    threads = [threading.Thread(target=submit, args=(base * count,)) for base in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == list(range(4 * count))
+
+
+def test_a_signal_is_never_sent_to_a_number_that_was_reaped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 29, cpython#127049: the parent signals through pid descriptors alone, also when it meets the end."""
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, signum: sent.append((pid, signum)))
+    monkeypatch.setattr(os, "killpg", lambda pid, signum: sent.append((pid, signum)))
+    for n in range(60):
+        future = bench.submit(faults.nap, 0.0005 * (n % 4))
+        future.cancel()
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    bench.executor.shutdown()
+    assert sent == []
+
+
+STEPS = [
+    ("procsched.workers.pool.ProcessPool", "on_answer"),
+    ("procsched.workers.fleet.Fleet", "on_gone"),
+    ("procsched.workers.fleet.Fleet", "on_spawned"),
+    ("procsched.workers.fleet.Fleet", "ensure"),
+    ("procsched.workers.process.Worker", "on_socket"),
+    ("procsched.workers.process.Worker", "on_alarm"),
+    ("procsched.workers.process.Worker", "kill"),
+    ("procsched.workers.launcher.Launcher", "_handle"),
+]
+
+
+@pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _owner, step in STEPS])
+def test_an_error_in_the_supervisor_ends_no_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: str, step: str
+) -> None:
+    """Row 31, loky#663: an unexpected error at a step of the supervisor is logged, and it goes on."""
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    module, _dot, name = owner.rpartition(".")
+    cls = getattr(__import__(module, fromlist=[name]), name)
+    original = getattr(cls, step)
+    failures = []
+
+    def once(*args: object, **kwargs: object) -> object:
+        result = original(*args, **kwargs)
+        if not failures:
+            failures.append(step)
+            raise RuntimeError("injected")
+        return result
+
+    monkeypatch.setattr(cls, step, once)
+    futures = [
+        bench.submit(faults.add, 2, 2),
+        bench.submit(faults.exit_hard, 3),
+        bench.submit(faults.sleep, bench.path(), timeout=0.2),
+        bench.submit(faults.add, 3, 3),
+    ]
+    for future in futures:
+        future.wait_record(support.TIMEOUT)
+    assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
+    assert failures
+
+
+def test_limits_around_the_length_of_the_runs_never_stop_the_pool(tmp_path: Path) -> None:
+    """Row 34, billiard#104 (a fiftieth of it): kills at every moment of a run leave no worker behind a lock."""
+    with Bench(tmp_path, 4) as bench:
+        futures = [bench.submit(faults.nap, 0.004 + 0.0001 * (n % 20), timeout=0.005) for n in range(200)]
+        for future in futures:
+            assert future.wait_record(support.TIMEOUT).outcome in (Outcome.SUCCEEDED, Outcome.TIMED_OUT)
+        bench.assert_usable()
+
+
+def test_a_worker_that_was_told_to_stop_takes_no_other_call(tmp_path: Path) -> None:
+    """Row 35, billiard PR#457: a run that catches everything when asked does not go on to the next call."""
+    with Bench(tmp_path, 1) as bench:
+        told = bench.path()
+        first = bench.submit(faults.swallow_once, timeout=0.2, grace=5.0)
+        second = bench.submit(faults.tell_pid, told)
+        record = only_record(first, Outcome.TIMED_OUT)
+        assert second.result(support.TIMEOUT) != record.pid
+
+
+def test_a_limit_cannot_be_swallowed(bench: Bench) -> None:
+    """Row 38, rq#2296: a run that catches every exception in a loop is killed, and TIMED_OUT."""
+    with pytest.raises(TaskTimeoutError):
+        bench.submit(faults.swallow, bench.path(), timeout=0.3, grace=0.1).result(support.TIMEOUT)
+
+
+def test_a_result_that_takes_long_to_load_is_no_ones_deadline(bench: Bench) -> None:
+    """Notes, trap 7: results are loaded by who asks; six seconds of loading hold up no other call."""
+    path = bench.path()
+    slow = bench.submit(faults.loads_in_parent_for_ever, path, os.getpid())
+    other = bench.submit(faults.sleep, bench.path(), timeout=0.2)
+    only_record(slow, Outcome.SUCCEEDED)
+    only_record(other, Outcome.TIMED_OUT)
+
+
+def test_a_clock_that_is_set_neither_kills_nor_spares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes, pebble (h): limits follow the steady clock, whatever the wall clock does."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86400)
+    future = bench.submit(faults.nap, 0.1, timeout=support.TIMEOUT)
+    monkeypatch.setattr(time, "time", lambda: real() - 86400)
+    assert future.result(support.TIMEOUT) == "napped"
+    only_record(bench.submit(faults.sleep, bench.path(), timeout=0.2), Outcome.TIMED_OUT)
+
+
+def test_a_helper_that_stops_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing waits for ever: a helper that is stopped is found out when a worker's end is not reported."""
+    with Bench(tmp_path, 1) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        helper = bench.helper()
+        os.kill(helper, signal.SIGSTOP)
+        with caplog.at_level(logging.WARNING, "procsched"):
+            future = bench.submit(faults.sleep, bench.path(), timeout=0.2)
+            assert future.wait_record(support.TIMEOUT * 2).outcome is Outcome.TIMED_OUT
+            support.assert_gone(helper)
+        bench.assert_usable()
+
+
+def test_shutdown_ends_while_the_helper_is_stopped(tmp_path: Path) -> None:
+    """Nothing waits for ever: shutdown returns though the helper does nothing."""
+    with Bench(tmp_path, 1) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        os.kill(bench.helper(), signal.SIGSTOP)
+        bench.executor.shutdown()
+
+
+def test_shutdown_ends_while_the_guard_is_stopped(tmp_path: Path) -> None:
+    """Nothing waits for ever: shutdown returns though the guard does nothing."""
+    with Bench(tmp_path, 1) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        os.kill(bench.guard(), signal.SIGSTOP)
+        bench.executor.shutdown()
+
+
+def test_a_pool_needs_no_name_in_the_system(tmp_path: Path) -> None:
+    """Row 7, pebble#160: a pool leaves no semaphore or segment in /dev/shm, not even while it lives."""
+
+    def names() -> set[str]:
+        return {name for name in os.listdir("/dev/shm") if name.startswith(("sem.", "psm_", "procsched"))}
+
+    before = names()
+    with ProcessExecutor(2) as executor:
+        executor.submit(abs, -1).result(support.TIMEOUT)
+        assert names() == before
+
+
+# Row 6: test_executor.py, test_map_tells_which_item_was_late.   Row 8: test_blame.py, test_an_argument_that_cannot_...
+# Row 14: test_blame.py, test_an_exception_is_an_outcome_...      Row 15: test_parent_death.py.
+# Rows 20, 21, 24, 25: test_executor.py: ctrl_c, signals_of_the_parent, map_is_lazy, a_callback_that_raises.
