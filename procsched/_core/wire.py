@@ -58,6 +58,8 @@ SOFT = 2  # the exception that left the action is the soft timeout's own
 FOREIGN = 4  # what left the action is no Exception (SystemExit, KeyboardInterrupt ...)
 
 _SMALL = 1 << 16
+_TRUSTED = 64 << 20  # bytes that are set aside for a payload because its header says so; more when so many have come
+_GROWTH = 8
 
 
 class WireError(ValueError):
@@ -109,6 +111,7 @@ class Decoder:
         self.target: memoryview | None = None
         self._pending = bytearray()
         self._large: bytearray | None = None
+        self._size = 0  # of the payload that `_large` is, or will be
         self._head: tuple[int, int, int, float, float, int, bytes] | None = None
 
     @property
@@ -160,7 +163,8 @@ class Decoder:
                 yield Frame(kind, flags, number, first, second, third, meta, payload)
             elif size >= _SMALL and len(pending) >= body:
                 self._head = (kind, flags, number, first, second, third, bytes(pending[HEADER.size : body]))
-                self._large = bytearray(size)
+                self._size = size
+                self._large = bytearray(min(size, max(_TRUSTED, len(pending) - body)))
                 have = len(pending) - body
                 self._large[:have] = pending[body:]
                 pending.clear()
@@ -176,6 +180,13 @@ class Decoder:
         assert self._head is not None
         self.target = self.target[count:]
         if len(self.target):
+            return None
+        have = len(self._large)
+        if have < self._size:
+            larger = bytearray(min(self._size, have * _GROWTH))
+            larger[:have] = self._large
+            self._large = larger
+            self.target = memoryview(larger)[have:]
             return None
         frame = Frame(*self._head, self._large)
         self.target = self._large = self._head = None
