@@ -100,7 +100,9 @@ def sharpen_timers() -> None:
 
 
 def process_children(pid: int) -> list[int]:
-    """Return the direct children of process `pid`, from /proc; empty when it is gone or /proc is missing."""
+    """Return the direct children of process `pid`; empty when it is gone."""
+    if not offers("proc"):
+        return [child.pid for child in _psutil_children(pid, recursive=False)]
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -122,12 +124,18 @@ def process_descendants(pid: int) -> list[int]:
         for child in found:  # grows while it is walked
             found += process_children(child)
         return found
+    return [child.pid for child in _psutil_children(pid, recursive=True)]
+
+
+def _psutil_children(pid: int, *, recursive: bool) -> list[Any]:
+    """Ask psutil, which walks the process table: for systems without /proc."""
     import psutil
 
     try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        found: list[Any] = psutil.Process(pid).children(recursive=recursive)
     except psutil.Error:
         return []
+    return found
 
 
 def signal_descendants(pid: int, signum: int) -> int:

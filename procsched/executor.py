@@ -193,6 +193,7 @@ class Core:
             raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
         self.check_open()
         future = ProcessFuture(self)
+        future._timeout = options.timeout
         future._name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
         try:
             payload = self.pool.pack(fn, args, kwargs)

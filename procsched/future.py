@@ -18,7 +18,6 @@ from procsched.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from procsched.workers.base import Ending
@@ -61,6 +60,7 @@ class ProcessFuture(Future):  # type: ignore[type-arg]
         self._ending: Ending | None = None  # of the last attempt, until the result is loaded
         self._attempts: list[tuple[int, float, float, Ending]] = []  # number, start, seconds, ending
         self._name = ""
+        self._timeout: float | None = None
         self._progress: tuple[float, float | None, str] | None = None
 
     # -- what the executor says ----------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ProcessFuture(Future):  # type: ignore[type-arg]
             self._ending = None
         value, error = None, None
         try:
-            value, error = open_ending(ending)
+            value, error = open_ending(ending, self._timeout)
         except Exception as failure:
             error = failure
         self._result = value
@@ -209,31 +209,29 @@ class ProcessFuture(Future):  # type: ignore[type-arg]
         )
 
 
-def open_ending(ending: Ending) -> tuple[Any, BaseException | None]:
-    """Return the value of an ending, or the exception that tells of it."""
+def open_ending(ending: Ending, timeout: float | None) -> tuple[Any, BaseException | None]:
+    """Return the value of an ending, or the exception that tells of it; `timeout` was the call's limit."""
     if ending.outcome is Outcome.SUCCEEDED:
         result = ending.result
         return (result.open() if type(result) is Sealed else result), None
     kind = _ERRORS.get(ending.outcome)
     if kind is not None:
         details = {name: getattr(ending, name) for name in _DETAILS}
-        if ending.outcome is Outcome.LIMIT_EXCEEDED:
+        if kind is LimitExceededError:
             details["limit"] = ending.limit
-        error: BaseException = kind(_reason(ending), **details)
+        elif kind is TaskTimeoutError:
+            details["timeout"] = timeout
+        error: BaseException = kind(ending.error or ending.outcome.value, **details)
+        # As notes, so that the message stays one line and a traceback shows them all the same.
+        if ending.stack:
+            error.add_note(f"where it was:\n{ending.stack}")
+        if ending.output:
+            error.add_note(f"end of its output:\n{ending.output[-2000:]}")
     else:
         error = _carried(ending)
     if ending.traceback:
         error.__cause__ = _RemoteTraceback(ending.traceback)
     return None, error
-
-
-def _reason(ending: Ending) -> str:
-    text = ending.error or ending.outcome.value
-    if ending.stack:
-        text += f"\nwhere it was:\n{ending.stack}"
-    if ending.output:
-        text += f"\nend of its output:\n{ending.output[-2000:]}"
-    return text
 
 
 def _carried(ending: Ending) -> BaseException:
@@ -253,8 +251,3 @@ def _carried(ending: Ending) -> BaseException:
         message=message,
         traceback=ending.traceback or "",
     )
-
-
-def callbacks_of(future: ProcessFuture) -> Callable[[], None]:
-    """Return what runs the done-callbacks of a future."""
-    return future._invoke_callbacks

@@ -432,7 +432,7 @@ class ScheduledTask:
         if self.attempt:
             parts.append(f"attempt {self.attempt} of {self.task.retry.max_attempts}")
         if self.next_run_at is not None:
-            parts.append(f"next run at {self.next_run_at:.3f}")
+            parts.append(f"next run at {_utc(self.next_run_at)}")
         last = self.last_run()
         if last is not None:
             ended = f"last {last.outcome.value} after {last.duration:.3f} s"
@@ -453,6 +453,16 @@ class ScheduledTask:
 
     def __repr__(self) -> str:
         return f"<ScheduledTask {self.summary()}>"
+
+
+def _utc(seconds: float) -> str:
+    """Return UNIX seconds as a date and time in UTC, or as they are where no calendar has them."""
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return f"{seconds:.3f}"
 
 
 @frozen

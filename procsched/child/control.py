@@ -31,6 +31,10 @@ class Control:
         """Return the socket's descriptor."""
         return self.sock.fileno()
 
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
     def forget(self) -> None:
         """In a fork: close the socket and what came with messages that are not whole yet."""
         self.sock.close()

@@ -140,6 +140,7 @@ class Helper:
             if any(fd in ready for fd in self.deaths):
                 over = True
         end_all_children(self.wakeups.wait)
+        self.control.close()
 
     def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Carry out one request."""

@@ -326,7 +326,7 @@ class Worker:
         number = self.number
         if number and os.getpid() == self.pid:
             payload = pickle.dumps(
-                (float(done), None if total is None else float(total), str(note)[:1000]), 5
+                (_number(done), None if total is None else _number(total), str(note)[:1000]), 5
             )
             self.channel.write(wire.encode(wire.PROGRESS, number, payload))
 
@@ -387,6 +387,11 @@ class Worker:
         except OSError:
             left.append("working directory")
         return left
+
+
+def _number(value: Any) -> float:
+    """Return a count as it is, and what is like a number as a float."""
+    return value if type(value) is int else float(value)
 
 
 def pack_result(result: Any) -> bytes:

@@ -104,6 +104,10 @@ class Launcher:
             OSError: no descriptors, processes or memory left.
             ProcschedError: there is no interpreter to start.
         """
+        if not _system.offers("fork"):
+            raise ProcschedError(
+                "this system cannot fork, which the process pool needs; use pool=ThreadPool(), which cannot kill"
+            )
         import fcntl
         import socket
 
