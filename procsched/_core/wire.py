@@ -125,7 +125,7 @@ class Decoder:
         Raises:
             WireError: wrong magic, or a length over the cap. Nothing more can be read after that.
         """
-        if self.target is not None:
+        while self.target is not None and len(data):
             room = len(self.target)
             piece = data[:room]
             self.target[: len(piece)] = piece
@@ -163,9 +163,9 @@ class Decoder:
                 yield Frame(kind, flags, number, first, second, third, meta, payload)
             elif size >= _SMALL and len(pending) >= body:
                 self._head = (kind, flags, number, first, second, third, bytes(pending[HEADER.size : body]))
-                self._size = size
-                self._large = bytearray(min(size, max(_TRUSTED, len(pending) - body)))
                 have = len(pending) - body
+                self._size = size
+                self._large = bytearray(min(size, max(_TRUSTED, 2 * have)))
                 self._large[:have] = pending[body:]
                 pending.clear()
                 self.target = memoryview(self._large)[have:]
