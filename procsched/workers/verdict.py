@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STACK_HEADS = (b"Stack (most recent call first):\n", b"Fatal Python error: ", b"Current thread 0x")
+_LAST_LINES = ("  File ", "  ...", "Extension modules: ")
 _BOTTOM = b" in <module>\n"
 _OURS = (os.sep + os.path.join("procsched", "child") + os.sep,)
 
@@ -87,8 +88,11 @@ def split_stack(data: bytes) -> tuple[bytes, str | None]:
         if any(mark in line for mark in _OURS) or (line.startswith('  File "<string>"') and kept):
             continue
         kept.append(line)
-    shown = any(line.startswith("  File") for line in kept)
-    return data[:start], "\n".join(kept).strip() if shown else None
+    # faulthandler has the last word: what goes on behind a stack, or has no frame, is the run's own output.
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    if not last.startswith(_LAST_LINES) or not any(line.startswith("  File") for line in kept):
+        return data, None
+    return data[:start], "\n".join(kept).strip()
 
 
 def note_stuck(error: str | None, stuck: tuple[int, ...]) -> str | None:
