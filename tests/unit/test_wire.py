@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from unittest import mock
 
 import pytest
@@ -62,7 +63,7 @@ def decoded(decoder: wire.Decoder, pieces: list[bytes]) -> list[wire.Frame]:
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     """Cut bytes at the given places, in whatever order they are."""
     edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def plain(found: list[wire.Frame]) -> list[wire.Frame]:

@@ -1,0 +1,160 @@
+"""A call as bytes: what goes by name, what goes by value, and what is said where neither works."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import threading
+import types
+from typing import Any
+
+import pytest
+
+from procsched import TaskSerializationError
+from procsched.workers import packing
+from tests import faults
+
+
+def unpack(data: bytes) -> Any:
+    function, args, kwargs = pickle.loads(data)
+    return function(*args, **kwargs)
+
+
+def by_name(data: bytes) -> bool:
+    """Return whether the call goes by name alone."""
+    return b"cloudpickle" not in data
+
+
+def in_main(source: str, name: str) -> Any:
+    """Return what `source` defines under `name`, as if it stood in the main script."""
+    module = types.ModuleType("__main__")
+    kept = sys.modules["__main__"]
+    sys.modules["__main__"] = module
+    try:
+        exec(source, module.__dict__)
+    finally:
+        sys.modules["__main__"] = kept
+    return module.__dict__[name]
+
+
+def test_what_is_importable_goes_by_name() -> None:
+    """A function of a module costs its name and its arguments."""
+    data = packing.pack(faults.add, (1,), {"right": 2})
+    assert by_name(data)
+    assert len(data) < 100
+    assert unpack(data) == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lambda value: value + 1,
+        lambda: functools.partial(lambda one, two: one + two, 1),
+        lambda: [1].__add__ and (lambda value, offset=[1]: value + offset[0]),
+        lambda: in_main("base = 1\ndef f(value):\n    return value + base", "f"),
+        lambda: in_main("class C:\n    def m(self, value):\n        return value + 1\nf = C().m", "f"),
+        lambda: in_main("def make(n):\n    return lambda value: value + n\nf = make(1)", "f"),
+        lambda: in_main("def f(value):\n    return value if value > 5 else f(value + 1)\n", "f"),
+    ],
+    ids=["lambda", "partial", "default", "main", "method", "closure", "recursive"],
+)
+def test_what_is_not_importable_goes_by_value(make: Any) -> None:
+    """Lambdas, closures, partials, methods and what stands in the main script are sent whole."""
+    assert unpack(packing.pack(make(), (5,), {})) == 6
+
+
+def test_an_argument_of_the_main_script_goes_by_value() -> None:
+    """A class of the main script that is only an argument is sent whole, and known again."""
+    value = in_main("class Mine:\n    x = 3\nvalue = Mine()", "value")
+    loaded = unpack(packing.pack(faults.identity, (value,), {}))
+    assert type(loaded).__name__ == "Mine"
+    assert loaded.x == 3
+
+
+def test_a_text_that_names_main_is_only_a_text() -> None:
+    """Data that happens to contain the word is packed and loaded like any other."""
+    assert unpack(packing.pack(faults.identity, ("__main__",), {})) == "__main__"
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.log = {"handle": [1, threading.Lock()]}
+
+
+def closure_over(value: Any) -> Any:
+    return lambda: value
+
+
+@pytest.mark.parametrize(
+    ("action", "args", "kwargs", "path", "kind"),
+    [
+        (faults.identity, (threading.Lock(),), {}, "args[0]", "lock"),
+        (faults.identity, (), {"value": {"a": threading.Lock()}}, "kwargs['value']['a']", "lock"),
+        (faults.identity, ([0, (1, threading.Lock())],), {}, "args[0][1][1]", "lock"),
+        (faults.identity, (Holder(),), {}, "args[0].log['handle'][1]", "lock"),
+        (closure_over(threading.Lock()), (), {}, "action (closure variable 'value')", "lock"),
+        (functools.partial(faults.identity, threading.Lock()), (), {}, "action.args[0]", "lock"),
+        (faults.identity, (faults.OnDump(ValueError),), {}, "args[0]", "OnDump"),
+        (faults.identity, (x for x in ()), {}, None, "generator"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_with_its_place(
+    action: Any, args: Any, kwargs: dict[str, Any], path: str | None, kind: str
+) -> None:
+    """The error says what cannot be pickled, where it hangs, why, and what to do."""
+    if path is None:
+        args, path = ((x for x in ()),), "args[0]"
+    with pytest.raises(TaskSerializationError) as caught:
+        packing.pack(action, args, kwargs)
+    assert (caught.value.path, caught.value.type_name) == (path, kind)
+    text = str(caught.value)
+    assert text.startswith(f"{path}, of type {kind}, cannot be sent to a worker: ")
+    assert "create it inside the action" in text
+    assert caught.value.__cause__ is not None
+
+
+class Hostile:
+    """Raises whatever is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no reduction")
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no dict")
+
+
+def test_what_resists_the_search_is_an_error_all_the_same() -> None:
+    """An object that raises on every look is refused with the reason, not with an accident of the search."""
+    with pytest.raises(TaskSerializationError, match="no reduction"):
+        packing.pack(faults.identity, ([Hostile()],), {})
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_is_no_error_of_pickling(error: type[BaseException]) -> None:
+    """What is no Exception goes through to the caller."""
+    with pytest.raises(error):
+        packing.pack(faults.identity, (faults.OnDump(error),), {})
+
+
+def test_a_deep_argument_is_refused_or_sent() -> None:
+    """A structure too deep to pickle is an error that says so, not the end of the interpreter."""
+    nested: Any = None
+    for _ in range(50_000):
+        nested = [nested]
+    with pytest.raises(TaskSerializationError, match="recursion"):
+        packing.pack(faults.identity, (nested,), {})
+    while nested is not None:  # taken apart by hand: its own end would recurse as deep
+        nested = nested[0]
+
+
+def test_a_self_reference_is_searched_once() -> None:
+    """A circle with something unpicklable in it does not keep the search going for ever."""
+    circle: list[Any] = [threading.Lock()]
+    circle.append(circle)
+    with pytest.raises(TaskSerializationError, match="lock"):
+        packing.pack(faults.identity, (circle,), {})
