@@ -170,6 +170,7 @@ class ByHand(Futures):
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(target=_answer, args=(writer, function, args), daemon=True)
             process.start()
+            future.began = time.monotonic()  # type: ignore[attr-defined]
             writer.close()
             try:
                 if not reader.poll(timeout):
@@ -184,6 +185,10 @@ class ByHand(Futures):
                 process.join()
                 future.set_exception(self.Crash(process.exitcode))
             reader.close()
+
+    def wait(self, token: Any) -> tuple[str, Any, float | None]:
+        how, value, _ = super().wait(token)
+        return how, value, token.began
 
     def close(self) -> None:
         for _ in self.threads:
