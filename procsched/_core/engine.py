@@ -67,9 +67,12 @@ class Engine(Requests):
 
     def began(self) -> None:
         """The scheduler starts: slots that passed before are misfires, save those due when scheduled."""
+        self.started = True
         self._open_window(-math.inf, -math.inf)
 
     def _open_window(self, line: float, wall: float) -> None:
+        if not self.started:
+            return  # all that passes before the start is dealt with then
         if self._window is not None:
             line, wall = min(line, self._window[0]), min(wall, self._window[1])
         self._window = (line, wall)

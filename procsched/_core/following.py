@@ -51,6 +51,7 @@ class Following(Registry):
     Attributes:
         questions: for the driver to answer, oldest first.
         open_questions: all that are not settled, those the driver is about to answer included.
+        started: things are being promoted; before that, what passes is a misfire.
         closing: a shutdown has begun; nothing is promoted from now on.
         ended_in_closing: (task id, whether the shutdown killed it) since then.
     """
@@ -60,6 +61,7 @@ class Following(Registry):
         self.draw = draw
         self.questions: list[Question] = []
         self.open_questions: set[Question] = set()
+        self.started = False
         self.closing = False
         self.ended_in_closing: list[tuple[str, bool]] = []
 
@@ -153,7 +155,7 @@ class Following(Registry):
         if error is not None:
             self._fail(entry, error, wall, record)
         elif plan.due_at is not None and (ended is None or ended.asks_schedule):
-            text = self._take_plan(entry, plan)
+            text = self._take_plan(entry, plan, goes_on=ended is None)
             if entry.status is TaskStatus.RUNNING:
                 # By way of the heap, also when it is due: a task must not keep a worker to itself.
                 self.enqueue(entry, entry.steady, plan.due_at)
@@ -164,6 +166,7 @@ class Following(Registry):
             self.count_missed(entry, plan.missed, wall)
         else:
             entry.handle.next_run_at = None
+            self.counters["skipped"] += plan.skipped
             self.count_missed(entry, plan.missed, wall)
             if verdict == BAD:
                 self._fail(entry, None, wall, record)
@@ -179,14 +182,21 @@ class Following(Registry):
         if entry.status is TaskStatus.CANCELLED:
             self.release_key(entry)
 
-    def _take_plan(self, entry: Entry, plan: Plan) -> str | None:
-        """Note what a plan says of slots. Return what is to be said of it."""
+    def _take_plan(self, entry: Entry, plan: Plan, goes_on: bool = False) -> str | None:
+        """Note what a plan says of slots. Return what is to be said of it.
+
+        Args:
+            goes_on: the run that waited is planned anew, so what it stood for is not forgotten.
+        """
         assert plan.due_at is not None
         assert plan.dealt is not None
+        stands_for = plan.stands_for
+        if goes_on and (stands_for or plan.due_at == entry.slot):
+            stands_for += entry.stands_for
         entry.slot = plan.due_at
         entry.dealt = plan.dealt
         entry.backlog = plan.backlog
-        entry.stands_for = plan.stands_for
+        entry.stands_for = stands_for
         entry.owed = False
         if not plan.skipped:
             return None
@@ -233,7 +243,7 @@ class Following(Registry):
         if why == CLOCK_SET:
             self._settle_clock_set(entry, answer, error, wall, line)
         elif why == MISFIRE and error is None and answer.due_at is not None:
-            text = self._take_plan(entry, answer)
+            text = self._take_plan(entry, answer, goes_on=True)
             self._place(entry, answer.due_at, wall, line)
             if entry.queued != READY:
                 self.move(entry, TaskChange.SCHEDULE, wall, None, text)
@@ -247,7 +257,9 @@ class Following(Registry):
     def _place(self, entry: Entry, due_at: float, wall: float, line: float) -> None:
         """Queue a planned slot, as ready where it is due: in the heap an open window would plan it anew."""
         steady = entry.steady
-        if self.closing or due_at > (line if steady else wall) + ROUNDING:
+        due = due_at <= (line if steady else wall) + ROUNDING
+        if not due or self.closing or not self.started:
+            entry.owed = due  # before the start it waits, and has been dealt with up to now
             self.enqueue(entry, steady, due_at)
         else:
             entry.handle.next_run_at = due_at + self.timeline.offset if steady else due_at

@@ -52,6 +52,7 @@ class Model:
         self.retry_at: int | None = None
         self.attempt = self.run = self.stands_for = self.missed = self.skipped = 0
         self.owed = self.slot <= (wall if kind == "once" else now)
+        self.dealt_with = False  # a misfire has said which slot waits
         self.calls = 0
         self.records: list[tuple[int, int, int, bool, int, int]] = []
 
@@ -73,14 +74,17 @@ class Model:
 
     def misfire(self, now: int) -> None:
         """Nothing could run until `now`."""
-        if self.slot >= now:
-            return
+        if self.slot < now:
+            self.apply_policy(now)
+            self.dealt_with = self.slot <= now
+
+    def apply_policy(self, now: int) -> None:
+        """Decide about the slots up to `now`."""
         if self.policy is MisfirePolicy.SKIP:
             if self.owed:
                 late = self.passed(now - 1)
                 self.missed += len(late)
-                self.dealt, self.owed = (late or [self.dealt])[-1], False
-                self.stands_for = 0
+                self.dealt = (late or [self.dealt])[-1]
                 return
             known = 1 + len(self.queue)
             late = self.passed(now - 1)
@@ -95,22 +99,25 @@ class Model:
         slots = [self.slot, *self.queue, *self.passed(now)]
         if self.policy is MisfirePolicy.RUN_ONCE:
             self.missed += len(slots) - 1
-            self.take(slots[-1:], len(slots) - 1)
+            self.take(slots[-1:], len(slots) - 1 + self.stands_for)
         else:
             self.missed += max(0, len(slots) - self.limit)
-            self.take(slots[-self.limit :])
+            stood_for = self.stands_for if len(slots) <= self.limit else 0
+            self.take(slots[-self.limit :], stood_for)
+        self.owed = True  # dealt with up to now; it waits for the start, or runs at once
 
     def settle(self, now: int, wall: int) -> None:
         """Run whatever is due."""
         while True:
             here = wall if self.kind == "once" else now
             if self.status is S.SCHEDULED and self.slot <= here:
-                if self.kind == "rate" and self.catch_up:
+                if self.kind == "rate" and self.catch_up and not self.dealt_with:
                     late = self.passed(now)
                     slots = [self.slot, *self.queue, *late]
                     if len(slots) > self.limit:
                         self.skipped += len(slots) - self.limit
                         self.take(slots[-self.limit :])
+                self.dealt_with = False
                 self.run += 1
                 self.attempt = 1
             elif self.status is S.RETRYING and self.retry_at is not None and self.retry_at <= now:

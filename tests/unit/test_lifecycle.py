@@ -8,8 +8,10 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    FakeClock,
     FixedDelay,
     FixedRate,
+    InlinePool,
     MisfirePolicy,
     OneTime,
     Outcome,
@@ -105,6 +107,42 @@ def test_pause_while_waiting_for_a_worker_is_no_misfire() -> None:
         assert scheduler.wait_idle(5)
         assert task.status is S.SUCCEEDED
         assert offsets(task.history) == [0.0]
+
+
+def test_what_a_run_stands_for_survives_another_pause() -> None:
+    """A run that waits and stands for missed slots still says so when it is paused once more."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, FixedRate(60))
+        assert scheduler.wait_idle(5)
+        scheduler.schedule("long", held, OneTime(START))
+        assert held.started.wait(5)
+        scheduler.pause(task)
+        clock.advance(190)
+        for _n in range(2):
+            scheduler.resume(task)
+            scheduler.pause(task)
+        scheduler.resume(task)
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert [(r.due_at - START, r.missed) for r in task.history] == [(0.0, 0), (180.0, 2)]  # type: ignore[operator]
+        assert scheduler.stats().counters["missed"] == 2
+
+
+def test_resumed_before_the_start_waits_for_it() -> None:
+    """What is due and resumed before the start runs at the start, not before."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=InlinePool())
+    task = scheduler.schedule("t", _nothing, OneTime(START - 1), misfire=MisfirePolicy.SKIP)
+    scheduler.pause(task)
+    clock.advance(5)
+    scheduler.resume(task)
+    clock.suspend(5)
+    assert scheduler.wait_idle(5)
+    assert (task.status, task.history) == (S.SCHEDULED, [])
+    with scheduler:
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
 
 
 def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:

@@ -193,6 +193,17 @@ def test_before_the_start() -> None:
         scheduler.start()
 
 
+def test_before_the_start_after_a_suspend() -> None:
+    """Time asleep before the start does not confuse a shutdown before the start."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=InlinePool())
+    due = scheduler.schedule("due", _nothing, FixedRate(1))
+    clock.suspend(3600)
+    assert scheduler.wait_idle(1)
+    clock.step_wall(3600)
+    assert scheduler.shutdown() == ShutdownReport(returned=(due.id,))
+
+
 def test_starts_once() -> None:
     """A second start is refused by name."""
     with simulated() as (scheduler, _, _log), pytest.raises(SchedulerStateError, match="already started"):
