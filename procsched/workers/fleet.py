@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call
     from procsched.workers.pool import ProcessPool
 
-SPARES = 1  # workers kept ready beyond those that run, so that a kill or a new call costs no start
+# Workers kept ready beyond those that run, so that a new call or a kill costs no start: one at first, and so many
+# where runs have been killed, for two may come to their deadline at once.
+MOST_SPARES = 2
 FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
 LAST_BACKOFF = 5.0
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
@@ -72,6 +74,7 @@ class Fleet(Alarm):
         self._sent_environ: dict[str, str] = {}
         self._backoff = 0.0  # seconds; 0 while starts succeed
         self._not_before = -math.inf  # steady time before which nothing is started
+        self._spares = 1
         self._closing = False
         self._close_steps = 0
 
@@ -85,12 +88,12 @@ class Fleet(Alarm):
         """
         if self._closing or (self._backoff and not wanted):
             return
-        coming = sum(
-            worker.state in (WorkerState.STARTING, WorkerState.IDLE) for worker in self.workers.values()
-        )
-        missing = SPARES - coming
+        states = [worker.state for worker in self.workers.values()]
+        missing = self._spares - states.count(WorkerState.STARTING) - states.count(WorkerState.IDLE)
         if missing <= 0:
             return
+        if WorkerState.DYING in states and self.pool.running >= self.pool.size:
+            return  # nobody waits for a start; the helper is to report the death first, not to fork
         now = time.monotonic()
         if now < self._not_before:
             self.alarm = self._not_before
@@ -230,8 +233,9 @@ class Fleet(Alarm):
                 self.pool.running -= 1
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
+        if was_running:
+            self._spares = min(MOST_SPARES, self.pool.size)
         if worker.ready:  # else it failed to start, and its end decides when the next is tried
-            self.ensure()
             self.pool.pump()
 
     def on_gone(

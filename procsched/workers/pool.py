@@ -164,14 +164,18 @@ class ProcessPool:
 
     def pump(self) -> None:
         """Hand calls to idle workers while the source has some. Never blocks."""
+        wanted = False
         while True:
             with self.lock:
                 if self._closing or self._source is None:
                     return
-                if not self.idle or self.running >= self.size:
-                    wanted = self.running < self.size and not self._start_wanted
-                    self._start_wanted = self._start_wanted or wanted
+                if not self.idle:
+                    # Either a call waits for a worker, or the spare has been taken: both call for a start.
+                    wanted = not self._start_wanted
+                    self._start_wanted = True
                     break
+                if self.running >= self.size:
+                    return
                 worker = self.idle[-1]
                 call = self._next_locked()
                 if call is None:

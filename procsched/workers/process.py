@@ -439,13 +439,17 @@ class Worker(Alarm):
         wanted = self.start_error is not None or (
             self.verdict is not None and self.verdict[0] is Outcome.TIMED_OUT
         )
-        if not (wanted and self.pid is not None and _answers_dump(self.pid) and self.signal(DUMP_SIGNAL)):
+        if not (wanted and self.pid is not None and self.signal(DUMP_SIGNAL)):
             self.kill()
             return
         with self.pool.lock:
             self.state = WorkerState.DUMPING
         self.alarm = time.monotonic() + DUMP_WAIT
-        self.pool.loop.hurry(self.alarm)
+        # It writes while we ask whether it can.
+        if _answers_dump(self.pid):
+            self.pool.loop.hurry(self.alarm)
+        else:
+            self.kill()
 
     def signal(self, signum: int) -> bool:
         """Send a signal to the worker through its pid descriptor; return whether it went."""
