@@ -183,6 +183,34 @@ class KernelTimer:
     def __init__(self) -> None:
         import ctypes
 
+        calls = _timer_calls()
+        self._settime = calls.settime
+        self._spec = calls.spec()
+        self._reference = ctypes.byref(self._spec)
+        self._off = ctypes.byref(calls.spec())
+        self._id = ctypes.c_void_p()
+        if calls.create(time.CLOCK_MONOTONIC, calls.event_reference, ctypes.byref(self._id)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), "timer_create")
+
+    def arm(self, at: float) -> None:
+        """Send SIGKILL at steady time `at` (`time.monotonic`)."""
+        spec = self._spec
+        spec.v_s = int(at)
+        spec.v_ns = int((at - spec.v_s) * 1e9)
+        self._settime(self._id, 1, self._reference, None)  # 1: TIMER_ABSTIME
+
+    def disarm(self) -> None:
+        """Send nothing."""
+        self._settime(self._id, 0, self._off, None)
+
+
+class _TimerCalls:
+    """The system calls of `KernelTimer`, looked up once and shared by every fork of the process that did it."""
+
+    def __init__(self) -> None:
+        import ctypes
+
         class SigEvent(ctypes.Structure):
             # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL reads the first sixteen.
             _fields_ = [
@@ -196,31 +224,23 @@ class KernelTimer:
             _fields_ = [(name, ctypes.c_long) for name in ("i_s", "i_ns", "v_s", "v_ns")]
 
         library = libc()
-        try:
-            create = library.timer_create
-        except AttributeError:  # glibc before 2.34
+        if not hasattr(library, "timer_create"):  # glibc before 2.34
             library = ctypes.CDLL("librt.so.1", use_errno=True)
-            create = library.timer_create
-        self._settime = library.timer_settime
-        self._id = ctypes.c_void_p()
-        event = SigEvent(None, signal.SIGKILL, 0, b"")
-        if create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._id)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), "timer_create")
-        self._spec = TimerSpec()
-        self._reference = ctypes.byref(self._spec)
-        self._off = ctypes.byref(TimerSpec())
+        self.create = library.timer_create
+        self.settime = library.timer_settime
+        self.spec = TimerSpec
+        self.event = SigEvent(None, signal.SIGKILL, 0, b"")
+        self.event_reference = ctypes.byref(self.event)
 
-    def arm(self, at: float) -> None:
-        """Send SIGKILL at steady time `at` (`time.monotonic`)."""
-        spec = self._spec
-        spec.v_s = int(at)
-        spec.v_ns = int((at - spec.v_s) * 1e9)
-        self._settime(self._id, 1, self._reference, None)  # 1: TIMER_ABSTIME
 
-    def disarm(self) -> None:
-        """Send nothing."""
-        self._settime(self._id, 0, self._off, None)
+_timer_calls_made: _TimerCalls | None = None
+
+
+def _timer_calls() -> _TimerCalls:
+    global _timer_calls_made
+    if _timer_calls_made is None:
+        _timer_calls_made = _TimerCalls()
+    return _timer_calls_made
 
 
 def open_kernel_timer() -> KernelTimer | None:

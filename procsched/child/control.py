@@ -112,7 +112,3 @@ class Control:
         if not open_:
             found.append((None, []))
         return found
-
-    def has_more(self) -> bool:
-        """Return whether a message waits in our own buffer."""
-        return len(self._pending) >= _LENGTH

@@ -65,7 +65,6 @@ class Helper:
         self.sweep_end: float | None = None
         self.page_fd = -1
         self.config: dict[str, Any] = {}
-        self.warmed = False
 
     def configure(self) -> None:
         """Take the first message, import what it names, say hello."""
@@ -78,17 +77,20 @@ class Helper:
         os.environ.update(message["environ"])
         sys.path[:] = message["path"]
         sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
-        import faulthandler  # so that every worker has it from the start
+        # What every worker needs, so that they share it.
+        import faulthandler
+        import resource
 
         import procsched.child.worker as worker
 
-        del faulthandler, worker
+        del faulthandler, resource, worker
+        _system.open_kernel_timer()
         try:
             import importlib
 
             for name in message["preload"]:
                 importlib.import_module(name)
-            if message["cloudpickle"]:
+            if message["by_value"]:
                 self.warm()
         except BaseException as error:
             from procsched._core.failures import describe, traceback_text
@@ -102,18 +104,15 @@ class Helper:
         self.control.send(("hello", os.getpid()), [] if own is None else [own])
         if own is not None:
             os.close(own)
-        import gc
-
-        gc.collect()
-        gc.freeze()  # the workers share these pages; a collection must not write to them
+        _freeze()
 
     def warm(self) -> None:
-        """Import what workers are likely to need, once, where they share it."""
-        self.warmed = True
+        """Import what calls that are pickled by value need, once, where the workers share it."""
         from procsched import _byvalue, errors
 
         del errors
         _byvalue.dumps(_BecomeWorker)
+        _freeze()
 
     def serve(self) -> None:
         """Serve until the parent hangs up or dies, then end everything."""
@@ -149,6 +148,8 @@ class Helper:
             self.spawn(number, fds, *rest)
         elif kind == "ask":
             self.ask(number)
+        elif kind == "by_value":
+            self.warm()
         elif kind == "kill":
             for pid, known in self.workers.items():
                 if known == number:
@@ -189,8 +190,6 @@ class Helper:
         self.control.send(("spawned", number, pid), [] if pidfd is None else [pidfd])
         if pidfd is not None:
             os.close(pidfd)
-        if not self.warmed and not self.control.has_more():
-            self.warm()
 
     def ask(self, number: int) -> None:
         """Send SIGTERM to a worker and everything below it, for it may end itself."""
@@ -258,3 +257,11 @@ class Helper:
             self.control.send((*report, tuple(sorted(stuck))))
         self.gone.clear()
         self.sweep_end = None
+
+
+def _freeze() -> None:
+    """Set apart what there is, so that a collection in a worker does not write to pages that it shares."""
+    import gc
+
+    gc.collect()
+    gc.freeze()

@@ -75,6 +75,7 @@ class Fleet(Alarm):
         self._backoff = 0.0  # seconds; 0 while starts succeed
         self._not_before = -math.inf  # steady time before which nothing is started
         self._spares = 1
+        self._by_value = False  # whether the helper knows that calls are pickled by value
         self._closing = False
         self._close_steps = 0
 
@@ -102,6 +103,10 @@ class Fleet(Alarm):
         try:
             if self._launcher is None:
                 self._launch()
+            assert self._launcher is not None
+            if not self._by_value and "cloudpickle" in sys.modules:
+                self._by_value = True
+                self._launcher.prepare_by_value()
             for _ in range(missing):
                 self._spawn()
         except Exception as error:  # no descriptors, processes or memory; or no interpreter to start
@@ -119,11 +124,12 @@ class Fleet(Alarm):
         launcher = Launcher(self.loop, self)
         options = self.pool.options
         environ = dict(os.environ) if options.env is None else options.env
+        self._by_value = "cloudpickle" in sys.modules
         config = {
             "environ": environ,
             "path": import_path(),
             "preload": options.preload,
-            "cloudpickle": "cloudpickle" in sys.modules,
+            "by_value": self._by_value,
         }
         launcher.start(config, self._page_fd)
         self._sent_environ = environ

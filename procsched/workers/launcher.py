@@ -159,6 +159,10 @@ class Launcher:
         """Ask for a worker that gets `fds`; they may be closed once this returns."""
         self._send(("spawn", number, options), tuple(os.dup(fd) for fd in fds), own=True)
 
+    def prepare_by_value(self) -> None:
+        """Have the helper import what calls that are pickled by value need, for the workers to come."""
+        self._send(("by_value", 0))
+
     def ask(self, number: int) -> None:
         """Have SIGTERM sent to a worker and its tree."""
         self._send(("ask", number))
