@@ -85,11 +85,13 @@ class Helper:
 
         del faulthandler, resource, worker
         _system.open_kernel_timer()
+        name = ""
         try:
             import importlib
 
             for name in message["preload"]:
                 importlib.import_module(name)
+            name = "cloudpickle"
             if message["by_value"]:
                 self.warm()
         except BaseException as error:
