@@ -328,6 +328,7 @@ def test_a_helper_that_dies_again_and_again_is_started_with_back_off(bench: Benc
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
 
 
+@pytest.mark.slow
 def test_a_timeout_beats_a_crash_that_it_caused(bench: Bench) -> None:
     """A run that dies of its deadline is TIMED_OUT, never CRASHED by our own SIGKILL."""
     futures = [bench.submit(faults.sleep, bench.path(), timeout=0.01 * n) for n in range(1, 30)]

@@ -138,6 +138,7 @@ def test_progress_reaches_the_future(bench: Bench) -> None:
     assert future.progress == (3.0, 3.0, "step 3")
 
 
+@pytest.mark.slow
 def test_a_large_argument_and_result_travel(bench: Bench) -> None:
     """A hundred megabytes go there and back, while others are served."""
     data = os.urandom(1 << 20) * 100
@@ -780,6 +781,7 @@ print(value.value)
         assert parent.output() == "0\n"
 
 
+@pytest.mark.slow
 def test_many_pools_leave_nothing(tmp_path: Path) -> None:
     """A dozen pools, opened and closed, leave no descriptor, no thread and no process."""
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()

@@ -168,6 +168,7 @@ def session_of(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.slow
 def test_shutdown_ends_with_a_crash_among_large_arguments(tmp_path: Path) -> None:
     """Row 12, cpython#94777: a worker crashes while large arguments are being written; shutdown returns."""
     data = b"x" * (100 << 20)
@@ -190,6 +191,7 @@ def test_a_worker_that_leaves_without_a_word_is_told(bench: Bench, code: int) ->
         bench.submit(os._exit, code).result(support.TIMEOUT)
 
 
+@pytest.mark.slow
 def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) -> None:
     """Row 16, cpython#90622: with threads of the parent printing and allocating, every replaced worker starts."""
     stop = threading.Event()
@@ -214,6 +216,7 @@ def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) ->
             thread.join()
 
 
+@pytest.mark.slow
 def test_many_submissions_from_many_threads_stall_nobody(bench: Bench) -> None:
     """Row 18, cpython#105829 (a thousandth of it): wake-ups are a flag, so that no pipe of them can fill."""
     count = 1000
@@ -289,6 +292,7 @@ def test_an_error_in_the_supervisor_ends_no_thread(
     assert failures
 
 
+@pytest.mark.slow
 def test_limits_around_the_length_of_the_runs_never_stop_the_pool(tmp_path: Path) -> None:
     """Row 34, billiard#104 (a fiftieth of it): kills at every moment of a run leave no worker behind a lock."""
     with Bench(tmp_path, 4) as bench:
@@ -333,6 +337,7 @@ def test_a_clock_that_is_set_neither_kills_nor_spares(bench: Bench, monkeypatch:
     only_record(bench.submit(faults.sleep, bench.path(), timeout=0.2), Outcome.TIMED_OUT)
 
 
+@pytest.mark.slow
 def test_a_helper_that_stops_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing waits for ever: a helper that is stopped is found out when a worker's end is not reported."""
     with Bench(tmp_path, 1) as bench:
@@ -346,6 +351,7 @@ def test_a_helper_that_stops_is_replaced(tmp_path: Path, caplog: pytest.LogCaptu
         bench.assert_usable()
 
 
+@pytest.mark.slow
 def test_shutdown_ends_while_the_helper_is_stopped(tmp_path: Path) -> None:
     """Nothing waits for ever: shutdown returns though the helper does nothing."""
     with Bench(tmp_path, 1) as bench:
@@ -354,6 +360,7 @@ def test_shutdown_ends_while_the_helper_is_stopped(tmp_path: Path) -> None:
         bench.executor.shutdown()
 
 
+@pytest.mark.slow
 def test_shutdown_ends_while_the_guard_is_stopped(tmp_path: Path) -> None:
     """Nothing waits for ever: shutdown returns though the guard does nothing."""
     with Bench(tmp_path, 1) as bench:

@@ -82,6 +82,7 @@ def test_the_tree_dies_with_the_executor(tmp_path: Path) -> None:
         support.assert_gone(*pids)
 
 
+@pytest.mark.slow
 def test_when_the_record_is_there_the_tree_has_been_killed(bench: Bench) -> None:
     """By the time of the record every process of the run has been sent SIGKILL: a stopped one too."""
     for _ in range(5):
