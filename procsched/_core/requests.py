@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from procsched._core import planning
-from procsched._core.entries import AGAIN, RESUME, REVIVE, SHUTDOWN, Question
+from procsched._core.entries import AGAIN, RESUME, REVIVE, Question
 from procsched._core.following import NOTHING, Following
 from procsched._core.models import TaskStatus
 from procsched._core.queues import ROUNDING
@@ -36,9 +36,14 @@ class Requests(Following):
         call = entry.live
         if call is None or call.over:
             return None
-        if call.reason != SHUTDOWN:
+        if not call.reason:  # whoever asked first has ended it; see `spare` for who asked in vain
             call.reason = reason
         return call
+
+    def spare(self, call: LiveAttempt) -> None:
+        """The pool could not end the attempt: it goes on as if nobody had asked."""
+        if not call.over:
+            call.reason = ""
 
     def pause(self, entry: Entry, wall: float, line: float) -> bool:
         """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from procsched._core.entries import Entry, Question
+    from procsched._core.entries import Entry, LiveAttempt, Question
     from procsched._core.models import ExecutionRecord, ScheduledTask
     from procsched.protocols import TaskListener
 
@@ -46,9 +46,7 @@ class Control(ClosingDriver):
             changed = self.engine.cancel(entry, self.clock.now())
             call = self.engine.killable(entry, CANCEL) if kill else None
             self._hand_over_locked()
-        if call is not None and self.pool.kill(call, "killed: the task was cancelled"):
-            changed = True
-        return changed
+        return self._end_call(call, "killed: the task was cancelled") or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
         """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
@@ -56,7 +54,17 @@ class Control(ClosingDriver):
         with self._lock:
             self._require_open()
             call = self.engine.killable(self._entry_locked(task), KILL)
-        return call is not None and bool(self.pool.kill(call, "killed by request"))
+        return self._end_call(call, "killed by request")
+
+    def _end_call(self, call: LiveAttempt | None, reason: str) -> bool:
+        """Have the pool end a live attempt, if there is one. Return whether it does."""
+        if call is None:
+            return False
+        if self.pool.kill(call, reason):
+            return True
+        with self._lock:
+            self.engine.spare(call)
+        return False
 
     def pause(self, task: ScheduledTask | str) -> bool:
         """Start no further run of a task until `resume`; a live run goes on. False if terminal or paused."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from random import random
 
 from procsched._core.engine import Engine
 from procsched._core.entries import AFTER_RUN
@@ -27,6 +26,7 @@ from procsched._core.failures import describe
 from procsched._core.models import Outcome
 from procsched._core.timeline import Timeline
 from procsched.clock import SystemClock, adapt_clock
+from procsched.errors import ValidationError
 from procsched.listeners import EventDelivery
 from procsched.scheduler.attempts import Attempt
 from procsched.scheduler.gate import Gate
@@ -68,7 +68,10 @@ class Driver:
     ) -> None:
         self.clock: FullClock = adapt_clock(clock)
         self.pool = pool
-        listeners = listeners if hasattr(listeners, "on_task_event") else tuple(listeners)
+        if not hasattr(listeners, "on_task_event"):  # a single one is refused there, with a remedy
+            if not hasattr(listeners, "__iter__"):
+                raise ValidationError(f"listeners must be a sequence of listeners, not {listeners!r}")
+            listeners = tuple(listeners)
         self.delivery = EventDelivery(listeners, event_limit, self._note)
         self.writer = None if store is None else writer_for(store, self._on_store_problem)
         self.result_limit = result_limit
@@ -81,7 +84,7 @@ class Driver:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the timer waits here
         wall, steady, awake = self._readings()
-        self.engine = Engine(Timeline(wall, steady, awake), random, **limits)  # guarded by _lock
+        self.engine = Engine(Timeline(wall, steady, awake), _draw, **limits)  # guarded by _lock
         self.engine.look(wall, steady, awake)
         self.engine.wants_events = bool(listeners)
         self.engine.wants_writes = self.writer is not None
@@ -206,12 +209,14 @@ class Driver:
         """Give the pool the call that starts now, or None. Called with the pool's lock held."""
         with self._lock:
             engine = self.engine
+            if not len(engine.ready):
+                return None
+            # Read before the entry leaves the ready order: a clock of the user's may raise.
+            wall, mono = self.clock.now(), self.clock.monotonic()
             entry = engine.pop_ready()
             if entry is None:
                 return None
-            clock = self.clock
-            wall = clock.now()
-            attempt = Attempt(self, entry, wall, clock.monotonic())
+            attempt = Attempt(self, entry, wall, mono)
             engine.begin(entry, attempt, wall)
             attempt.attempt = entry.attempt
             attempt.run = entry.run
@@ -321,3 +326,10 @@ def _log_attempt(level: int, attempt: Attempt, record: ExecutionRecord, expected
         "" if expected else " (too late to count)",
         extra=_fields(record.task_id, record.name, record.attempt, record.pid),
     )
+
+
+def _draw() -> float:
+    """Return a random number from 0 to 1, for jitter."""
+    import random  # at the first use: it takes as long to import as everything in `_core`
+
+    return random.random()

@@ -155,6 +155,27 @@ def test_kill_that_loses_the_race_changes_nothing() -> None:
         assert task.status is S.RETRYING
 
 
+def test_kill_by_request_stays_one_when_a_shutdown_comes() -> None:
+    """A run that was being killed by request is not retried because a shutdown came in between."""
+    with manual() as (scheduler, _, pool):
+        task = scheduler.schedule("t", _nothing, OneTime(START), retry=RetryPolicy(5))
+        pool.ends_when_killed = False
+        assert scheduler.kill(task)
+        pool.ends_when_killed = True
+        assert scheduler.shutdown(timeout=0).killed == ()
+        assert task.status is S.CANCELLED
+
+
+def test_kill_in_vain_is_forgotten() -> None:
+    """Where the pool cannot end a run, a later shutdown counts as its own."""
+    with manual() as (scheduler, _, pool):
+        task = scheduler.schedule("t", _nothing, OneTime(START), retry=RetryPolicy(5))
+        pool.can_kill = False
+        assert not scheduler.kill(task)
+        assert scheduler.shutdown(timeout=0).killed == (task.id,)
+        assert task.status is S.RETRYING
+
+
 def test_cancel_with_kill_also_when_cancelled_already() -> None:
     """cancel(kill=True) ends the run of a task that is CANCELLED, and says True; then there is nothing left."""
     with manual() as (scheduler, _, pool):

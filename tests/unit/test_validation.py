@@ -10,6 +10,7 @@ import pytest
 from procsched import (
     DEFAULT_RETRY,
     NO_RETRY,
+    EventLog,
     FakeClock,
     FixedRate,
     InlinePool,
@@ -141,6 +142,8 @@ def test_other_calls_refuse(call: Any, name: str) -> None:
         ({"ids": object()}, "ids"),
         ({"store": object()}, "store"),
         ({"listeners": [print]}, "listeners"),
+        ({"listeners": 5}, "listeners"),
+        ({"listeners": EventLog()}, "listeners"),
         ({"history_limit": 0}, "history_limit"),
         ({"keep_finished": -1}, "keep_finished"),
         ({"dead_letter_limit": 1.5}, "dead_letter_limit"),
