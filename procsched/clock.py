@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 
-from procsched import _timerfd
-from procsched._clock_watch import watch_clock
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -88,6 +86,8 @@ class SystemClock:
     @property
     def watches_steps(self) -> bool:
         """Whether `watch` works here: on Linux, with timer descriptors."""
+        from procsched import _timerfd  # at the first question: this module is loaded with `Scheduler`
+
         return _timerfd.available()
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -103,7 +103,11 @@ class SystemClock:
             thread ends after that callback. It may wait for a callback that is going on, so call it with no
             lock held that a callback takes.
         """
-        return watch_clock(callback) if self.watches_steps else _nothing
+        if not self.watches_steps:
+            return _nothing
+        from procsched._clock_watch import watch_clock
+
+        return watch_clock(callback)
 
     def __repr__(self) -> str:
         return "SystemClock()"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import functools
 import logging
 import os
 import queue
@@ -22,20 +23,21 @@ from concurrent.futures import Executor
 from enum import IntEnum
 
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
-from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.workers.base import Call
-from procsched.workers.loop import Alarm
-from procsched.workers.pool import ProcessPool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Any
+    from typing import Any, ParamSpec, TypeVar
 
     from procsched.workers.base import Ending
+    from procsched.workers.pool import ProcessPool
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 WINDOW_PER_WORKER = 16  # chunks of a `map` that are ahead of its consumer, unless `buffersize` says otherwise
 LEAST_WINDOW = 256
@@ -122,7 +124,7 @@ class _Item(Call):
 
     __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "started_at", "state")
 
-    def __init__(self, core: Core, future: ProcessFuture, payload: bytes, options: Options) -> None:
+    def __init__(self, core: Core, future: ProcessFuture[Any], payload: bytes, options: Options) -> None:
         super().__init__(
             payload,
             timeout=options.timeout,
@@ -145,22 +147,6 @@ class _Item(Call):
 
     def progressed(self, done: float, total: float | None, note: str) -> None:
         self.future._progress = (done, total, note)
-
-
-class _Backoff(Alarm):
-    """The wait before the next attempt of a call."""
-
-    __slots__ = ("core", "item")
-
-    def __init__(self, core: Core, item: _Item, at: float) -> None:
-        super().__init__()
-        self.core = core
-        self.item = item
-        self.alarm = at
-
-    def on_alarm(self, now: float) -> None:
-        self.core.pool.loop.alarms.discard(self)
-        self.core.enqueue(self.item)
 
 
 class Core:
@@ -187,12 +173,12 @@ class Core:
 
     def submit(
         self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-    ) -> ProcessFuture:
+    ) -> ProcessFuture[Any]:
         """Queue a call."""
         if not callable(fn):
             raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
         self.check_open()
-        future = ProcessFuture(self)
+        future: ProcessFuture[Any] = ProcessFuture(self)
         future._timeout = options.timeout
         future._name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
         try:
@@ -220,6 +206,8 @@ class Core:
         """
         if self.started:
             return
+        from procsched.clock import SystemClock
+
         with self.start_lock:
             if not self.started and not self.refused:
                 self.pool.start(self, SystemClock())
@@ -288,9 +276,7 @@ class Core:
                 item.attempt += 1
             item.state = _State.WAITING if again else _State.OVER
         if again:
-            backoff = _Backoff(self, item, time.monotonic() + wait)
-            self.pool.loop.alarms.add(backoff)
-            self.pool.loop.hurry(backoff.alarm)
+            self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
             return
         if item.cancelled:
             future._mark_cancelled()
@@ -309,7 +295,7 @@ class Core:
             wait *= 1 + policy.jitter * random.uniform(-1, 1)
         return wait
 
-    def close_call(self, future: ProcessFuture) -> None:
+    def close_call(self, future: ProcessFuture[Any]) -> None:
         """A call has ended for good."""
         future._item = None
         with future._condition:
@@ -322,7 +308,7 @@ class Core:
         if finish:
             self.finish()
 
-    def cancel(self, future: ProcessFuture) -> bool:
+    def cancel(self, future: ProcessFuture[Any]) -> bool:
         """Withdraw or end a call: see `ProcessFuture.cancel`."""
         item: _Item | None = future._item
         if item is None:
@@ -357,7 +343,7 @@ class Core:
 
     # -- callbacks -----------------------------------------------------------------------------------------
 
-    def run_callbacks(self, future: ProcessFuture, run: Callable[[], None]) -> None:
+    def run_callbacks(self, future: ProcessFuture[Any], run: Callable[[], None]) -> None:
         """Run the done-callbacks of a future on the callback thread."""
         with self.lock:
             if self.callback_thread is None:
@@ -462,6 +448,8 @@ class ProcessExecutor(Executor):
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
             raise ValidationError(f"max_workers must be greater than 0, a whole number, not {max_workers!r}")
+        from procsched.workers.pool import ProcessPool  # here, so that the import of an executor stays quick
+
         pool = ProcessPool(
             max_workers,
             initializer=initializer,
@@ -475,7 +463,7 @@ class ProcessExecutor(Executor):
         self._finalizer = weakref.finalize(self, self._core.shutdown, wait=False, cancel=False)
         self._finalizer.atexit = False
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ProcessFuture:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
         """Schedule ``fn(*args, **kwargs)`` and return its future.
 
         What cannot be pickled fails this future alone, with a `TaskSerializationError`.
@@ -487,13 +475,13 @@ class ProcessExecutor(Executor):
 
     def map(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., R],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         return_exceptions: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Iterator[R]:
         """Return an iterator over the results of ``fn`` applied to the items, in their order.
 
         Lazy: at most `buffersize` chunks (or a window that suits the number of workers) are ahead of the consumer.
@@ -584,19 +572,19 @@ class ExecutorView:
         self._executor = executor
         self._options = options
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ProcessFuture:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
         """Schedule a call with the view's settings: see `ProcessExecutor.submit`."""
         return self._executor._core.submit(fn, args, kwargs, self._options)
 
     def map(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., R],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         return_exceptions: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Iterator[R]:
         """Map with the view's settings: see `ProcessExecutor.map`."""
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise ValidationError(f"chunksize must be a whole number of at least 1, not {chunksize!r}")
@@ -611,7 +599,7 @@ class ExecutorView:
         window = buffersize or max(LEAST_WINDOW, WINDOW_PER_WORKER * self._executor._core.pool.size)
         items = zip(*iterables, strict=False)
         one_by_one = chunksize == 1 or return_exceptions or self._options.per_item
-        sent: collections.deque[ProcessFuture] = collections.deque()
+        sent: collections.deque[ProcessFuture[Any]] = collections.deque()
 
         def send() -> bool:
             if one_by_one:
@@ -634,7 +622,7 @@ def _run_chunk(fn: Callable[..., Any], chunk: list[tuple[Any, ...]]) -> list[Any
 
 
 def _results(
-    sent: collections.deque[ProcessFuture],
+    sent: collections.deque[ProcessFuture[Any]],
     send: Callable[[], bool],
     end: float | None,
     *,

@@ -18,9 +18,11 @@ from procsched.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from procsched.workers.base import Ending
+
+    R = TypeVar("R")
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
 _ERRORS: dict[Outcome, type[ProcschedError]] = {
@@ -47,7 +49,7 @@ class _RemoteTraceback(Exception):
         return (_RemoteTraceback, (self.text,))
 
 
-class ProcessFuture(Future):  # type: ignore[type-arg]
+class ProcessFuture(Future["R"]):
     """What `submit` returns. Made by executors only.
 
     A result is loaded in the thread that asks for it. Done-callbacks run on the executor's callback thread.
@@ -76,7 +78,7 @@ class ProcessFuture(Future):  # type: ignore[type-arg]
         with self._condition:
             if self._state != "RUNNING":
                 return
-        self.set_result(None)
+        super().set_result(None)  # type: ignore[arg-type]  # loaded when somebody asks: see `_load`
 
     def _invoke_callbacks(self) -> None:
         if self._done_callbacks:  # type: ignore[attr-defined]
@@ -107,7 +109,7 @@ class ProcessFuture(Future):  # type: ignore[type-arg]
         self._invoke_callbacks()
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R:
         """Return what the action returned, or raise what it raised.
 
         Raises:

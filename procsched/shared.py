@@ -34,14 +34,14 @@ def _shared() -> ProcessExecutor:
 
 
 def run(
-    fn: Callable[..., Any],
+    fn: Callable[..., R],
     /,
     *args: Any,
     timeout: float | None = None,
     limits: None = None,
     sandbox: None = None,
     **kwargs: Any,
-) -> Any:
+) -> R:
     """Return ``fn(*args, **kwargs)``, called in a child process that is killed after `timeout` seconds.
 
     An exception that interrupts the waiting, such as KeyboardInterrupt, ends the call too.

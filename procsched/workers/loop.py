@@ -109,6 +109,11 @@ class Loop:
                 return
         self._wake()
 
+    def call_at(self, at: float, function: Callable[[], object]) -> None:
+        """Run `function` once steady time `at` has come. On the loop's thread only."""
+        self.alarms.add(_Later(self, at, function))
+        self.hurry(at)
+
     def call_soon(self, function: Callable[[], object]) -> None:
         """Run `function` on the loop's thread. From any thread, also a signal handler."""
         self._calls.append(function)
@@ -202,6 +207,22 @@ class Loop:
         later = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
         if later < _NEVER:
             self.hurry(later)
+
+
+class _Later(Alarm):
+    """One function to be called at one time."""
+
+    __slots__ = ("function", "loop")
+
+    def __init__(self, loop: Loop, at: float, function: Callable[[], object]) -> None:
+        super().__init__()
+        self.loop = loop
+        self.alarm = at
+        self.function = function
+
+    def on_alarm(self, now: float) -> None:
+        self.loop.alarms.discard(self)
+        self.function()
 
 
 def _make_wakeup() -> tuple[int, int]:
