@@ -146,7 +146,7 @@ def test_output_without_a_stack_stays(output: bytes) -> None:
     [
         b"one\nStack (most recent call first):\n",
         b"the log says: Fatal Python error: out of patience\nand goes on\n",
-        b"Stack (most recent call first):\n  File \"x.py\", line 1 in f\nthe run went on after that\n",
+        b'Stack (most recent call first):\n  File "x.py", line 1 in f\nthe run went on after that\n',
         b"Current thread 0x1 is all there is\n",
     ],
 )
