@@ -297,9 +297,7 @@ class Core:
 
     def close_call(self, future: ProcessFuture[Any]) -> None:
         """A call has ended for good."""
-        future._item = None
-        with future._condition:
-            future._condition.notify_all()  # for `wait_record` of a call that never started
+        future._close()
         with self.lock:
             self.open -= 1
             finish = bool(self.refused) and self.open == 0 and not self.finishing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from concurrent.futures import CancelledError, Future
 
 from procsched._core.models import ExecutionRecord, Outcome, Sealed
@@ -63,14 +63,22 @@ class ProcessFuture(Future["R"]):
         self._attempts: list[tuple[int, float, float, Ending]] = []  # number, start, seconds, ending
         self._name = ""
         self._timeout: float | None = None
+        self._record_waiters: list[threading.Event] = []  # guarded by _condition
         self._progress: tuple[float, float | None, str] | None = None
 
     # -- what the executor says ----------------------------------------------------------------------------
 
     def _note_attempt(self, number: int, started_at: float, seconds: float, ending: Ending) -> None:
+        self._attempts.append((number, started_at, seconds, ending))
+
+    def _close(self) -> None:
+        """Hear that the call has ended for good: there will be no further record."""
         with self._condition:
-            self._attempts.append((number, started_at, seconds, ending))
-            self._condition.notify_all()
+            self._item = None
+            waiters, self._record_waiters = self._record_waiters, []
+        # Not by `_condition`: the library's `result` takes any wake-up for the end of the call.
+        for waiter in waiters:
+            waiter.set()
 
     def _settle(self, ending: Ending) -> None:
         """Take the ending of the last attempt, unless the call was cancelled meanwhile."""
@@ -173,17 +181,17 @@ class ProcessFuture(Future["R"]):
             TimeoutError: `timeout` seconds have passed.
             CancelledError: the call was cancelled before it started, so there will be no record.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        closed = threading.Event()
         with self._condition:
-            while not (self.done() and (self._attempts or self._item is None)):
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"no record after {timeout} s")
-                self._condition.wait(left)
-            if not self._attempts:
-                raise CancelledError
+            if self._item is None:
+                closed.set()
+            else:
+                self._record_waiters.append(closed)
+        if not closed.wait(timeout):
+            raise TimeoutError(f"no record after {timeout} s")
         record = self.record
-        assert record is not None
+        if record is None:
+            raise CancelledError
         return record
 
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:

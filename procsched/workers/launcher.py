@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -94,6 +95,7 @@ class Launcher:
         self._unsent: deque[tuple[memoryview, tuple[int, ...], bool]] = deque()
         self._failure: tuple[str, str | None] | None = None  # why it cannot serve
         self._helper_fd: int | None = None
+        self._hung_up = False  # the helper has closed its end
         self._guard_reaped = False
         self._guard_status = 0
 
@@ -186,9 +188,12 @@ class Launcher:
         if failure is not None and self._failure is None:
             self._failure = (failure, None)
         if self._helper_fd is not None:
-            signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
-        elif not self._guard_reaped:
-            os.kill(self.guard_pid, signal.SIGKILL)
+            try:
+                signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
+            except ProcessLookupError:
+                self._hung_up = True
+        if (self._hung_up or self._helper_fd is None) and not self._guard_reaped:
+            os.kill(self.guard_pid, signal.SIGKILL)  # the helper is gone, and the guard does not follow
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -242,12 +247,13 @@ class Launcher:
             return
         for message, fds in self._control.receive_available():
             if message is None:
+                self._hung_up = True
                 self._close_control()
                 if self._guard_fd is None:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
                 return
-            self._handle(message, fds)
+            self.loop.run(functools.partial(self._handle, message, fds))
 
     def _handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         kind = message[0]
@@ -291,7 +297,7 @@ class Launcher:
         if self._control is not None:
             for message, fds in self._control.receive_available():  # what it said before it died
                 if message is not None:
-                    self._handle(message, fds)
+                    self.loop.run(functools.partial(self._handle, message, fds))
         if self._helper_fd is None:
             self._lost()
         else:

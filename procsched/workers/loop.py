@@ -132,9 +132,9 @@ class Loop:
     def _run(self) -> None:
         _system.sharpen_timers()
         while not self._over:
-            self._guard(self._once)
+            self.run(self._once)
         while self._calls:
-            self._guard(self._calls.popleft())
+            self.run(self._calls.popleft())
         self.close()
 
     def close(self) -> None:
@@ -149,7 +149,8 @@ class Loop:
         for fd in leftover:
             os.close(fd)
 
-    def _guard(self, function: Callable[[], object]) -> None:
+    def run(self, function: Callable[[], object]) -> None:
+        """Call `function`; what it raises is logged and reported, and goes no further."""
         try:
             function()
         except BaseException as error:
@@ -192,7 +193,7 @@ class Loop:
         except BlockingIOError:
             pass
         for _ in range(len(self._calls)):
-            self._guard(self._calls.popleft())
+            self.run(self._calls.popleft())
 
     def _on_timer(self, _events: int) -> None:
         if _timerfd.timerfd_read(self._timer_fd):
@@ -203,7 +204,7 @@ class Loop:
     def _ring(self) -> None:
         now = time.monotonic()
         for alarm in [alarm for alarm in self.alarms if alarm.alarm <= now]:
-            self._guard(lambda due=alarm: due.on_alarm(now))  # type: ignore[misc]
+            self.run(lambda due=alarm: due.on_alarm(now))  # type: ignore[misc]
         later = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
         if later < _NEVER:
             self.hurry(later)
