@@ -39,7 +39,9 @@ META_CAP = 1 << 20
 
 # Parent to worker.
 START = 1  # payload: a pickled dict, how to begin; answered by READY or START_FAILED
-CALL = 2  # first: steady deadline of the backstop, 0 for none; meta: pickled identity; payload: the call
+# CALL: payload: the call; first: steady deadline of the backstop, 0 for none; second: its timeout or -1; third: run and
+# attempt, 32 bits each; meta: id and name of its task, with a zero byte between.
+CALL = 2
 PATH = 3  # payload: pickled sys.path
 
 # Worker to parent.

@@ -228,9 +228,11 @@ class Worker:
         for signum, handler in self.handlers.items():
             if _getsignal(signum) is not handler:
                 signal.signal(signum, handler)
-        identity = pickle.loads(frame.meta) if frame.meta else ("", "", 1, 1, None)
-        task_id, name, number, run, timeout = identity
-        current._set_current(current.CurrentRun(task_id, name, number, run, timeout, self.tell))
+        task_id, _zero, name = frame.meta.decode("utf-8", "surrogatepass").partition("\0")
+        timeout = None if frame.second < 0 else frame.second
+        current._set_current(
+            current.CurrentRun(task_id, name, frame.third & 0xFFFFFFFF, frame.third >> 32, timeout, self.tell)
+        )
         if frame.flags & wire.CAPTURE:
             saved = self.capture()
         began = time.monotonic()

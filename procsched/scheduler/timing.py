@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from procsched import _system
 from procsched._core.failures import describe
 from procsched._core.planning import wait_seconds
 from procsched.scheduler.driver import Driver
@@ -25,6 +26,7 @@ class TimedDriver(Driver):
         self._timer.start()
 
     def _run_timer(self) -> None:
+        _system.sharpen_timers()
         failures = 0
         stall = 0.0
         while True:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+CLOSED_REASON = "killed: the pool was shut down"
+
+
 class Ending:
     """How a call ended, as the pool knows it. Made once per call, then only read.
 

@@ -22,7 +22,7 @@ from procsched import _system
 from procsched._core.models import Outcome
 from procsched.child.protocol import PAGE_SIZE
 from procsched.workers import verdict as verdicts
-from procsched.workers.base import Ending
+from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
 from procsched.workers.process import (
@@ -291,7 +291,12 @@ class Fleet(Alarm):
 
     def _was_spared(self, worker: Worker, call: Call) -> bool:
         """Return whether a call that a dead worker had was never begun, and is given to another."""
-        return worker.verdict is None and not worker.has_started() and self.pool.give_back(call)
+        if worker.verdict is not None or worker.has_started():
+            return False
+        if self._closing:
+            worker.verdict = (Outcome.KILLED, CLOSED_REASON)
+            return False
+        return self.pool.give_back(call)
 
     def _detach(self, worker: Worker, *, stuck: int = 0) -> Any:
         """Take a dead worker out of service; return the call that it had, or None."""
@@ -385,13 +390,14 @@ class Fleet(Alarm):
     def close(self, until: float) -> None:
         """End all workers, then the helper, at the latest about steady time `until`; then tell the pool."""
         self._closing = True
+        self.pool.end_returned()
         for worker in list(self.workers.values()):
             if worker.state is WorkerState.IDLE:
                 worker.leave()
             elif worker.state is not WorkerState.LEAVING:
                 with self.pool.lock:
                     if worker.call is not None and worker.verdict is None:
-                        worker.verdict = (Outcome.KILLED, "killed: the pool was shut down")
+                        worker.verdict = (Outcome.KILLED, CLOSED_REASON)
                 worker.kill()
         self.alarm = min(until, time.monotonic() + LEAVE_WAIT)
         self.loop.hurry(self.alarm)

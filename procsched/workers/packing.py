@@ -27,19 +27,26 @@ def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         TaskSerializationError: something cannot be pickled; says what, and where it hangs.
     """
     call = (action, args, kwargs)
-    cloudpickle = sys.modules.get("cloudpickle")
-    if cloudpickle is None or not cloudpickle.list_registry_pickle_by_value():
+    if not _registered_by_value():
         try:
             data = pickle.dumps(call, 5)
         except Exception:
             data = b""
         # By reference into the main script would be found here, and nowhere in the worker.
-        if data and b"__main__" not in data and b"__mp_main__" not in data:
+        if data and b"_main__" not in data:  # `__main__`, and `__mp_main__` in a child of multiprocessing
             return data
     try:
         return _byvalue.dumps(call)
     except Exception as error:
         raise _explain(action, args, kwargs, error) from error
+
+
+def _registered_by_value() -> bool:
+    """Return whether modules are registered with `cloudpickle.register_pickle_by_value`."""
+    cloudpickle = sys.modules.get("cloudpickle")
+    # Another thread may be in the middle of importing it: then nobody has registered anything yet.
+    registry = getattr(cloudpickle, "list_registry_pickle_by_value", None)
+    return registry is not None and bool(registry())
 
 
 def _explain(

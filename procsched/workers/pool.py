@@ -32,7 +32,7 @@ from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
 from procsched.workers import packing
 from procsched.workers import verdict as verdicts
-from procsched.workers.base import Ending
+from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import Loop
 from procsched.workers.options import PoolOptions, at_least_one
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from procsched.protocols import CallSource, Clock
     from procsched.workers.base import Call
 
-MOST_HANDED = 3  # workers that may die before they begin a call, until that counts as a crash of the call
+MOST_HANDED = 10  # workers that may die before they begin a call, until that counts as a crash of the call
 
 _COUNTERS = (
     "spawned",
@@ -333,8 +333,9 @@ class ProcessPool:
         if worn and not worker.dead:
             worker.leave()
             self.fleet.ensure()
+        self.pump()  # first, so that the worker runs while this call is booked
         call.ended(ending)
-        self.pump()
+        self.pump()  # for what its end has made ready
 
     def _read_answer(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending:
         if frame.kind == wire.DONE:
@@ -379,6 +380,14 @@ class ProcessPool:
             if call is None:
                 return
             call.ended(Ending(Outcome.CRASHED, error, traceback=traceback))
+
+    def end_returned(self) -> None:
+        """The pool is shut down: calls that were given back will not be started again."""
+        with self.lock:
+            calls = list(self._returned)
+            self._returned.clear()
+        for call in calls:
+            call.ended(Ending(Outcome.KILLED, CLOSED_REASON))
 
     def count(self, name: str) -> None:
         """Add one to a counter."""

@@ -179,11 +179,17 @@ class Worker(Alarm):
             self.seen_path = list(path)
             self.path = import_path()
             self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(self.path, 5)))
-        meta = pickle.dumps((call.task_id, call.name, call.attempt, call.run, timeout), 5)
-        flags = wire.CAPTURE if self.captures(call) else 0
-        self._queue_locked(
-            wire.encode(wire.CALL, number, call.payload, flags=flags, first=backstop, meta=meta)
+        parts = wire.encode(
+            wire.CALL,
+            number,
+            call.payload,
+            flags=wire.CAPTURE if self.captures(call) else 0,
+            first=backstop,
+            second=-1.0 if timeout is None else timeout,
+            third=call.run << 32 | call.attempt,
+            meta=f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass"),
         )
+        self._queue_locked(parts)
         self.flush_locked()
 
     def has_started(self) -> bool:
