@@ -67,6 +67,9 @@ class Outcome:
     missing: str = ""
     errors: list[str] = field(default_factory=list)
     others: list[float] = field(default_factory=list)  # share of the machine that somebody else used
+    edited: int = (
+        0  # processes during which a source of procsched was written: parent and child may not match
+    )
 
     def values(self, figure: str) -> list[float]:
         """Return a figure's values over the rounds that have it."""
@@ -169,6 +172,7 @@ def _run_one(each: Case, peer: str, outcome: Outcome, *, quick: bool) -> None:
         peer,
         "quick" if quick else "full",
     ]
+    sources = _newest_source()
     busy, began = _busy_seconds(), time.monotonic()
     ours = _children_seconds()
     # Files and not pipes: a worker that a peer leaves behind holds them open.
@@ -201,6 +205,7 @@ def _run_one(each: Case, peer: str, outcome: Outcome, *, quick: bool) -> None:
     seconds = (time.monotonic() - began) * (os.cpu_count() or 1)
     others = (_busy_seconds() - busy) - (_children_seconds() - ours)
     outcome.others.append(max(0.0, others / seconds))
+    outcome.edited += _newest_source() != sources
     answer = _last_json(output)
     outcome.rounds.append(answer.get("figures"))
     outcome.missing = str(answer.get("missing", ""))
@@ -215,6 +220,10 @@ def _last_json(output: str) -> dict[str, object]:
             found: dict[str, object] = json.loads(line)
             return found
     return {}
+
+
+def _newest_source() -> float:
+    return max(path.stat().st_mtime for path in (ROOT / "procsched").rglob("*.py"))
 
 
 def _busy_seconds() -> float:

@@ -94,6 +94,10 @@ def case_table(case: Case, outcomes: dict[str, Outcome]) -> str:
         rows.append(row)
         if outcome.missing:
             notes.append(f"  {peer}: {outcome.missing}")
+        if outcome.edited:
+            notes.append(
+                f"  {peer}: procsched's sources were edited during {outcome.edited} round(s): do not trust them"
+            )
         if outcome.errors:
             last = outcome.errors[-1].splitlines()[-1].strip()
             notes.append(f"  {peer}: {len(outcome.errors)} round(s) failed: {last}")
@@ -156,6 +160,7 @@ def write_json(path: Path, cases: list[Case], results: Results, judgements: list
                     peer: {
                         "rounds": outcome.rounds,
                         "others_share": [round(share, 3) for share in outcome.others],
+                        "edited": outcome.edited,
                         "missing": outcome.missing,
                         "errors": outcome.errors,
                     }
