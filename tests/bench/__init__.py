@@ -1,7 +1,7 @@
 """Benchmarks: procsched beside its peers, in the same run.
 
     pip install '.[bench]'
-    python -m tests.bench                                 # everything; about half an hour
+    python -m tests.bench                                 # everything; about 50 minutes
     python -m tests.bench --only deadline --rounds 3      # the cases whose name begins with this
     python -m tests.bench --quick --only import           # seconds: shows that the script works, measures nothing
     python -m tests.bench --json out.json --plot out.png  # --plot needs matplotlib
