@@ -34,8 +34,8 @@ def offers(feature: str) -> bool:
         return hasattr(os, "fork") and hasattr(os, "posix_spawn")
     if feature == "pidfd":
         return hasattr(os, "pidfd_open") and _pidfd_works()
-    if feature == "proc":
-        return os.path.exists("/proc/self/stat")
+    if feature == "proc":  # with the lists of children: CONFIG_PROC_CHILDREN
+        return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
     if feature == "memfd":
         return hasattr(os, "memfd_create")
     if feature == "eventfd":
@@ -136,6 +136,27 @@ def _psutil_children(pid: int, *, recursive: bool) -> list[Any]:
     except psutil.Error:
         return []
     return found
+
+
+class OwnChildren:
+    """The children of this process, asked for as cheaply as can be: the helper does so at every death."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        if offers("proc"):
+            try:
+                self._fd = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+                self._fd = -1
+
+    def list(self) -> list[int]:
+        """Return their pids."""
+        # With one thread they are all in one file: the directory then has three links.
+        if self._fd >= 0 and os.stat("/proc/self/task").st_nlink == 3:
+            data = os.pread(self._fd, 1 << 16, 0)
+            if len(data) < 1 << 16:
+                return [*map(int, data.split())]
+        return process_children(os.getpid())
 
 
 def signal_descendants(pid: int, signum: int) -> int:

@@ -936,3 +936,9 @@ class Obliging:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Obliging, ())
+
+
+def start_thread_and_process() -> None:
+    """An initializer that leaves a thread and a process at work."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    subprocess.Popen(["sleep", "1000"])

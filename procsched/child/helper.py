@@ -57,6 +57,7 @@ class Helper:
         self.control = Control(socket.socket(fileno=control_fd))
         self.deaths = [fd for fd in (watch_process(parent), watch_process(guard)) if fd is not None]
         self.wakeups = Wakeups()
+        self.children = _system.OwnChildren()
         self.requests: list[tuple[Any, list[int]]] = []  # received, and not looked at yet
         self.workers: dict[int, int] = {}  # pid -> worker number, of those not reaped
         self.own: set[int] = set()  # children that `preload` left: part of the helper, not of a run
@@ -99,7 +100,7 @@ class Helper:
 
             self.control.send(("preload_failed", name, describe(error), traceback_text(error)))
             os._exit(1)
-        self.own.update(_system.process_children(os.getpid()))
+        self.own.update(self.children.list())
         if self.deaths:
             _system.outlive_parent()
         own = watch_process(os.getpid())
@@ -243,17 +244,17 @@ class Helper:
                 self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
         if not self.gone:
             self.sweep_end = None
-            kill_unknown(self.workers.keys() | self.own, self.refused)
+            kill_unknown(self.children, self.workers.keys() | self.own, self.refused)
             return
         now = time.monotonic()
         if self.sweep_end is None:
             self.sweep_end = now + UNKILLABLE_SECONDS
         refused_before = set(self.refused)
-        if kill_unknown(self.workers.keys() | self.own, self.refused) and now < self.sweep_end:
+        if kill_unknown(self.children, self.workers.keys() | self.own, self.refused) and now < self.sweep_end:
             return
         stuck = self.refused - refused_before
         if now >= self.sweep_end:
-            stuck |= set(_system.process_children(os.getpid())) - self.workers.keys() - self.own
+            stuck |= set(self.children.list()) - self.workers.keys() - self.own
             self.refused |= stuck
         for report in self.gone:
             self.control.send((*report, tuple(sorted(stuck))))

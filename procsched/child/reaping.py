@@ -15,19 +15,19 @@ from procsched import _system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
 
 UNKILLABLE_SECONDS = 5.0  # a process that has not ended this long after SIGKILL is stuck in the kernel
 
 
-def kill_unknown(known: Container[int], refused: set[int]) -> bool:
+def kill_unknown(children: _system.OwnChildren, known: Container[int], refused: set[int]) -> bool:
     """Send SIGKILL to each child of this process that is not in `known`; return whether any is left alive.
 
     The children are this process's own and only it reaps them, so none of the pids can be somebody else's. One
     that may not be signalled (a set-user-id program) is put into `refused` and no longer counts.
     """
     alive = False
-    for pid in _system.process_children(os.getpid()):
+    for pid in children.list():
         if pid in known or pid in refused:
             continue
         try:
@@ -40,12 +40,13 @@ def kill_unknown(known: Container[int], refused: set[int]) -> bool:
     return alive
 
 
-def end_all_children(wait: object) -> set[int]:
+def end_all_children(wait: Callable[[float], object]) -> set[int]:
     """Kill and reap every child and what they leave, until there is none. Return those that would not go.
 
     `wait(seconds)` is called to wait for the next SIGCHLD.
     """
     refused: set[int] = set()
+    children = _system.OwnChildren()
     end = time.monotonic() + UNKILLABLE_SECONDS
     while True:
         try:
@@ -54,6 +55,6 @@ def end_all_children(wait: object) -> set[int]:
         except ChildProcessError:
             return set()
         left = end - time.monotonic()
-        if not kill_unknown((), refused) or left <= 0:
-            return refused or set(_system.process_children(os.getpid()))
-        wait(left)  # type: ignore[operator]
+        if not kill_unknown(children, (), refused) or left <= 0:
+            return refused or set(children.list())
+        wait(left)

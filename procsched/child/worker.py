@@ -126,6 +126,8 @@ class Worker:
         self.home = -1  # descriptor of the working directory
         self.home_identity = (0, 0)
         self.umask = 0o022
+        self.threads = 0
+        self.children: set[int] = set()
         self.mask: set[Any] = set()
         self.peak_fd = -1
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
@@ -158,6 +160,11 @@ class Worker:
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self.home = -1
         self.mask = _pthread_sigmask(signal.SIG_BLOCK, ())
+        # What the initializer started belongs to the worker and not to a run.
+        self.threads = _thread._count()
+        self.children = (
+            set(_system.process_children(self.pid)) if options["initializer"] is not None else set()
+        )
         try:
             self.peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -222,6 +229,22 @@ class Worker:
 
     def run(self, frame: wire.Frame) -> None:
         """Run one call and answer it."""
+        parts = self.perform(frame)
+        self.channel.write(parts, self.disarm if self.backstop else None)
+
+    def rehearse(self) -> None:
+        """Go through a call of no consequence.
+
+        The first call in a new process touches pages that it shared with the helper until then, and each costs a
+        fault: a millisecond in all, which a spare can spend before anybody waits for it.
+        """
+        for frame in wire.Decoder().feed(
+            *wire.encode(wire.CALL, 0, pickle.dumps((bool, (), {}), 5), second=-1.0)
+        ):
+            self.perform(frame)
+
+    def perform(self, frame: wire.Frame) -> list[bytes | bytearray]:
+        """Run one call and return its answer as a frame."""
         if frame.first and self.timer is not None:
             self.backstop = True
             self.timer.arm(frame.first)
@@ -249,7 +272,7 @@ class Worker:
             cpu, peak = self.usage()
         dirty = self.tidy()
         kind, flags, payload = answer
-        parts = wire.encode(
+        return wire.encode(
             kind,
             frame.number,
             payload,
@@ -259,7 +282,6 @@ class Worker:
             third=peak,
             meta=", ".join(dirty).encode(),
         )
-        self.channel.write(parts, self.disarm if self.backstop else None)
 
     def disarm(self) -> None:
         """Take back the backstop: from here on the run cannot be kept waiting by a parent that is stuck."""
@@ -370,12 +392,13 @@ class Worker:
     def tidy(self) -> list[str]:
         """Put back what a run may leave behind; return what cannot be, for which the worker must go."""
         left = []
-        if _thread._count():
+        if _thread._count() > self.threads:
             left.append("threads")
         while True:
             try:
                 if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
-                    left.append("processes")
+                    if not self.children.issuperset(_system.process_children(self.pid)):
+                        left.append("processes")
                     break
             except ChildProcessError:
                 break
@@ -497,6 +520,8 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
             flush_streams()
             worker.channel.write(wire.encode(wire.START_FAILED, 0, pack_failure(error, "start")))
             os._exit(1)
+        if options["spare"]:
+            worker.rehearse()
         worker.channel.write(wire.encode(wire.READY, second=worker.usage()[0]))
         worker.serve()
         code = 0

@@ -154,9 +154,10 @@ class Scheduler(Control):
             wait: another name for `drain`.
         Returns:
             What was finished, killed and returned. A further call waits for the first (and may shorten its
-            time) and returns the same. Called from an action of a pool in this process, or from a signal
-            handler that interrupted the scheduler itself, it returns at once, with an empty report; from a
-            listener it does not wait for that listener.
+            time) and returns the same. Called from an action of a pool in this process, from a schedule,
+            from a log handler in a thread of the scheduler, or from a signal handler that interrupted the
+            scheduler itself, it returns at once, with an empty report; from a listener it does not wait
+            for that listener.
         """
         self.refuse_fork()
         if wait is not None:

@@ -3,9 +3,8 @@
     first caller      drains or gives back --> asks what still runs to end --> pool, timer, queues --> report
     further callers   may shorten its time; wait for the report
     a listener        may do it, and is not waited for
-    an action, and a  has a thread of its own do it, and does not wait: it would wait for itself
-    signal handler in
-    the midst of ours
+    an action, a schedule, a log handler in a thread of ours, and a signal handler in the midst of our code
+                      have a thread of its own do it, and do not wait: they would wait for themselves
 
 Every step may be taken twice: a caller that is interrupted leaves the rest to the next one.
 """
@@ -76,7 +75,7 @@ class ClosingDriver(WaitingDriver):
         """Shut down, or take part in a shutdown that goes on. See the module."""
         if self._lock._is_owned() or may_hold_lock():  # type: ignore[attr-defined]
             return self._close_elsewhere(drain, timeout)
-        if self.own_call() is not None:
+        if self.own_call() is not None or self.is_needed_here():
             return self._close_elsewhere(drain, timeout)
         end = None if timeout is None else real_seconds() + timeout
         while True:

@@ -118,7 +118,8 @@ class Control(ClosingDriver):
     def _ask_for_revival(self, question: Question) -> bool:
         plan, failure = None, None
         try:
-            plan = question.answer()
+            with self._inside:
+                plan = question.answer()
         except Exception as error:
             failure = error
         finally:

@@ -53,6 +53,18 @@ NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
 log = logging.getLogger("procsched")
 
 
+class _Inside(threading.local):
+    """Counts how deep the calling thread is in user code that a step of ours has called."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_exc: object) -> None:
+        self.depth -= 1
+
+
 class Driver:
     """The engine with a lock, a clock, a pool, and queues to listeners and store. See the module."""
 
@@ -97,6 +109,7 @@ class Driver:
         self._problems: deque[str] = deque(maxlen=PROBLEMS)  # single operations, atomic
         self._unwatch: Any = None
         self._forked = False
+        self._inside = _Inside()
 
     # --- the clock -------------------------------------------------------------------------------------
 
@@ -194,14 +207,15 @@ class Driver:
             return
         with self._lock:
             unlogged, self._unlogged = self._unlogged, []
-        for entry, text in unlogged:
-            if entry is None:
-                log.error("%s", text)
-                self._note(text)
-            else:
-                task = entry.handle.task
-                log.error("task %s (%s): %s", task.id, task.name, text, extra=_fields(task.id, task.name))
-                self._note(f"task {task.id} ({task.name}): {text}")
+        with self._inside:
+            for entry, text in unlogged:
+                if entry is None:
+                    log.error("%s", text)
+                    self._note(text)
+                else:
+                    task = entry.handle.task
+                    log.error("task %s (%s): %s", task.id, task.name, text, extra=_fields(task.id, task.name))
+                    self._note(f"task {task.id} ({task.name}): {text}")
 
     # --- the pool's side -------------------------------------------------------------------------------
 
@@ -237,11 +251,25 @@ class Driver:
             self._log_problems()
         if record.ok:
             if log.isEnabledFor(logging.DEBUG):
-                _log_attempt(logging.DEBUG, attempt, record, expected)
+                self._log_attempt(logging.DEBUG, attempt, record, expected)
         elif log.isEnabledFor(logging.INFO):
             final = attempt.attempt >= attempt.entry.handle.task.retry.max_attempts
             alarming = final and record.outcome is not Outcome.KILLED
-            _log_attempt(logging.WARNING if alarming else logging.INFO, attempt, record, expected)
+            self._log_attempt(logging.WARNING if alarming else logging.INFO, attempt, record, expected)
+
+    def _log_attempt(self, level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
+        with self._inside:
+            log.log(
+                level,
+                "task %s (%s) attempt %d %s%s%s",
+                record.task_id,
+                record.name,
+                record.attempt,
+                "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
+                "" if record.error is None else f": {record.error}",
+                "" if expected else " (too late to count)",
+                extra=_fields(record.task_id, record.name, record.attempt, record.pid),
+            )
 
     def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
         """Hear of progress; from a thread of the pool."""
@@ -251,6 +279,10 @@ class Driver:
             if attempt.entry.live is attempt:
                 self.engine.tell(attempt.entry, self.clock.now(), None, "progress", (done, total, note))
                 self._hand_over_locked()
+
+    def in_user_code(self) -> bool:
+        """Return whether a step of ours in the calling thread waits for what it called: a schedule, a log handler."""
+        return self._inside.depth > 0
 
     # --- passes ----------------------------------------------------------------------------------------
 
@@ -279,7 +311,8 @@ class Driver:
         """Ask a schedule that may be slow, with no lock held, and settle its answer."""
         plan, error = None, "asking its schedule was interrupted"
         try:
-            plan = question.answer()
+            with self._inside:
+                plan = question.answer()
             error = ""
         except Exception as failure:
             error = f"its schedule failed: {describe(failure)}"
@@ -312,20 +345,6 @@ class Driver:
 
 def _fields(task_id: str, name: str, attempt: int | None = None, pid: int | None = None) -> dict[str, Any]:
     return {"task_id": task_id, "task_name": name, "attempt": attempt, "pid": pid}
-
-
-def _log_attempt(level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
-    log.log(
-        level,
-        "task %s (%s) attempt %d %s%s%s",
-        record.task_id,
-        record.name,
-        record.attempt,
-        "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
-        "" if record.error is None else f": {record.error}",
-        "" if expected else " (too late to count)",
-        extra=_fields(record.task_id, record.name, record.attempt, record.pid),
-    )
 
 
 def _draw() -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
 from procsched.scheduler.driver import CLOSED, RUNNING
@@ -24,10 +26,21 @@ class WaitingDriver(TimedDriver):
         call: Attempt | None = None if current is None else current()
         return call
 
+    def is_needed_here(self) -> bool:
+        """Return whether what the calling thread might wait for needs this very thread to return first."""
+        thread = threading.current_thread()
+        loop = getattr(self.pool, "loop", None)
+        return self.in_user_code() or thread is self._timer or thread is getattr(loop, "thread", None)
+
     def refuse_here(self, what: str, entry: Entry | None = None) -> None:
         """Refuse to wait where that would wait for itself."""
         if self.delivery.is_listener_thread():
             raise SchedulerStateError(f"{what} must not be called from a listener: it would wait for itself")
+        if self.is_needed_here():
+            raise SchedulerStateError(
+                f"{what} must not be called from a schedule, nor from a log handler in a thread of this "
+                "scheduler: it would wait for itself"
+            )
         call = self.own_call()
         if call is not None and (entry is None or self._inline or entry is call.entry):
             raise SchedulerStateError(

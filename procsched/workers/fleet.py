@@ -108,7 +108,7 @@ class Fleet(Alarm):
                 self._by_value = True
                 self._launcher.prepare_by_value()
             for _ in range(missing):
-                self._spawn()
+                self._spawn(spare=not wanted)
         except Exception as error:  # no descriptors, processes or memory; or no interpreter to start
             self._start_failed(f"no worker could be started: {type(error).__name__}: {error}", None)
 
@@ -135,7 +135,7 @@ class Fleet(Alarm):
         self._sent_environ = environ
         self._launcher = launcher
 
-    def _spawn(self) -> None:
+    def _spawn(self, *, spare: bool) -> None:
         import socket
 
         assert self._launcher is not None
@@ -151,7 +151,7 @@ class Fleet(Alarm):
             page = self._free_pages.pop()
             worker = Worker(self.pool, self, self._numbers, ours, side_read, page)
             worker.page[0] = worker.page[1] = 0
-            self._launcher.spawn(worker.number, (theirs.fileno(), side_write), {"page": page})
+            self._launcher.spawn(worker.number, (theirs.fileno(), side_write), {"page": page, "spare": spare})
         except BaseException:
             ours.close()
             if side_read >= 0:
@@ -277,8 +277,9 @@ class Fleet(Alarm):
         elif failure is not None:
             self._start_failed(*failure)
         else:
-            self.ensure()
             self.pool.pump()
+            # Later, for it takes a while, and who has waited for this ending is to run first.
+            self.loop.call_soon(self.ensure)
 
     def _hear_last(self, worker: Worker) -> None:
         """Read what a dead worker wrote: an answer that it wrote whole counts. It gets no further call."""

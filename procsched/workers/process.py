@@ -537,7 +537,7 @@ def _is_dead(pidfd: int) -> bool:
 
 
 def _answers_dump(pid: int) -> bool:
-    """Return whether a process can handle the dump signal now: it is not stopped and does not block it."""
+    """Return whether a process can handle the dump signal now: not stopped, not blocked, and with its handler."""
     if not _system.offers("proc"):
         return True
     try:
@@ -545,8 +545,13 @@ def _answers_dump(pid: int) -> bool:
             text = file.read()
     except OSError:
         return False
-    state = text[text.find(b"State:\t") + 7 :][:1]
-    blocked = int(text[text.find(b"SigBlk:\t") + 8 :].split(b"\n", 1)[0], 16)
-    caught = int(text[text.find(b"SigCgt:\t") + 8 :].split(b"\n", 1)[0], 16)
+
+    def value(name: bytes) -> bytes:
+        start = text.find(name)
+        return text[start + len(name) : text.find(b"\n", start)] if start >= 0 else b""
+
     bit = 1 << (DUMP_SIGNAL - 1)
-    return state not in b"TtZX" and not blocked & bit and bool(caught & bit)
+    stopped = value(b"State:\t")[:1] in (b"T", b"t", b"Z", b"X")
+    blocked = int(value(b"SigBlk:\t") or b"0", 16) & bit
+    caught = int(value(b"SigCgt:\t") or b"0", 16) & bit
+    return bool(caught) and not stopped and not blocked

@@ -136,3 +136,11 @@ def test_a_recycled_worker_is_counted_and_replaced(tmp_path: Path) -> None:
         assert all(pids.count(pid) <= 3 for pid in pids)
         assert bench.counters()["recycled"] >= 3
         support.assert_gone(*[pid for pid in set(pids) if pids.count(pid) == 3])
+
+
+def test_what_the_initializer_starts_stays(tmp_path: Path) -> None:
+    """A thread and a process that the initializer started belong to the worker: no run is blamed for them."""
+    with Bench(tmp_path, 1, initializer=faults.start_thread_and_process) as bench:
+        pids = {bench.submit(os.getpid).result(support.TIMEOUT) for _ in range(5)}
+        assert len(pids) == 1
+        assert bench.counters()["recycled"] == 0
