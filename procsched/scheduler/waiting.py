@@ -36,15 +36,15 @@ class WaitingDriver(TimedDriver):
         """Refuse to wait where that would wait for itself."""
         if self.delivery.is_listener_thread():
             raise SchedulerStateError(f"{what} must not be called from a listener: it would wait for itself")
-        if self.is_needed_here():
-            raise SchedulerStateError(
-                f"{what} must not be called from a schedule, nor from a log handler in a thread of this "
-                "scheduler: it would wait for itself"
-            )
         call = self.own_call()
         if call is not None and (entry is None or self._inline or entry is call.entry):
             raise SchedulerStateError(
                 f"{what} must not be called from an action of this scheduler: it would wait for itself"
+            )
+        if self.is_needed_here():
+            raise SchedulerStateError(
+                f"{what} must not be called from a schedule, nor from a log handler in a thread of this "
+                "scheduler: it would wait for itself"
             )
 
     def wait_for_end(self, entry: Entry, timeout: float | None) -> tuple[ExecutionRecord | None, str]:
