@@ -59,8 +59,11 @@ DIRTY = 1  # the run left something behind: meta says what, and the worker is no
 SOFT = 2  # the exception that left the action is the soft timeout's own
 FOREIGN = 4  # what left the action is no Exception (SystemExit, KeyboardInterrupt ...)
 
+_HEADER_SIZE = HEADER.size
 _SMALL = 1 << 16
-_TRUSTED = 64 << 20  # bytes that are set aside for a payload because its header says so; more when so many have come
+_TRUSTED = (
+    64 << 20
+)  # bytes that are set aside for a payload because its header says so; more when so many have come
 _GROWTH = 8
 
 
@@ -121,6 +124,16 @@ class Decoder:
         """True while a frame has begun and not ended."""
         return bool(self._pending) or self._large is not None
 
+    def whole(self, data: bytes) -> Frame | None:
+        """Return the frame if `data` is exactly one, as it mostly is; else None, and it has to be fed."""
+        if self._pending or self.target is not None or len(data) < _HEADER_SIZE:
+            return None
+        magic, kind, flags, meta_size, size, number, first, second, third = HEADER.unpack_from(data)
+        body = _HEADER_SIZE + meta_size
+        if magic != MAGIC or len(data) != body + size:
+            return None
+        return Frame(kind, flags, number, first, second, third, data[_HEADER_SIZE:body], data[body:])
+
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
         """Yield the frames that end within `data`, keeping what is left over.
 
@@ -135,14 +148,6 @@ class Decoder:
             data = data[room:]
             if frame is not None:
                 yield frame
-        if not self._pending and len(data) >= HEADER.size:
-            # The usual case, and worth its own lines: one small frame, whole, and nothing else.
-            magic, kind, flags, meta_size, size, number, first, second, third = HEADER.unpack_from(data)
-            if magic == MAGIC and len(data) == HEADER.size + meta_size + size:
-                body = HEADER.size + meta_size
-                meta = bytes(data[HEADER.size : body]) if meta_size else b""
-                yield Frame(kind, flags, number, first, second, third, meta, bytes(data[body:]))
-                return
         self._pending += data
         while True:
             pending = self._pending

@@ -8,7 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_current: CurrentRun | None = None
+_make: Callable[[], CurrentRun] | None = None  # while a run is going on
+_current: CurrentRun | None = None  # made when somebody asks
 
 
 class CurrentRun:
@@ -31,14 +32,15 @@ class CurrentRun:
         attempt: int,
         run: int,
         timeout: float | None,
+        began: float,
         tell: Callable[[float, float | None, str], None],
     ) -> None:
         self.id = task_id
         self.name = name
         self.attempt = attempt
         self.run = run
-        self._end_mono = None if timeout is None else time.monotonic() + timeout
-        self.deadline = None if timeout is None else time.time() + timeout
+        self._end_mono = None if timeout is None else began + timeout
+        self.deadline = None if timeout is None else time.time() + began + timeout - time.monotonic()
         self._tell = tell
 
     def remaining(self) -> float | None:
@@ -65,9 +67,19 @@ def current_run() -> CurrentRun | None:
     Thread safety: call from any thread of the action. In the parent's own process, also under `ThreadPool` and
     `InlinePool`, and in a process that the action started, the answer is None.
     """
+    global _current
+    if _current is None and _make is not None:
+        _current = _make()
     return _current
 
 
-def _set_current(run: CurrentRun | None) -> None:
-    global _current
-    _current = run
+def _begin(make: Callable[[], CurrentRun]) -> None:
+    """A run begins; most actions never ask about it, so `make` is called when one does."""
+    global _make
+    _make = make
+
+
+def _end() -> None:
+    """The run is over."""
+    global _make, _current
+    _make = _current = None

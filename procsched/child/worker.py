@@ -85,6 +85,9 @@ class Channel:
             data = os.read(self.fd, 1 << 16)
             if not data:
                 return None
+            whole = self.decoder.whole(data)
+            if whole is not None:
+                return whole
             self.frames.extend(self.decoder.feed(data))
         return self.frames.pop(0)
 
@@ -124,13 +127,15 @@ class Worker:
         self.timer = _system.open_kernel_timer()
         self.backstop = False  # whether the timer is armed
         self.home = -1  # descriptor of the working directory
-        self.home_identity = (0, 0)
         self.umask = 0o022
         self.threads = 0
         self.children: set[int] = set()
         self.mask: set[Any] = set()
         self.peak_fd = -1
-        self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
+        self.handlers: tuple[tuple[int, Callable[[int, FrameType | None], None]], ...] = ()
+        self.frame: wire.Frame  # of the run that is going on, or was last
+        self.began = 0.0  # steady time
+        self.is_fork = False  # set in a process that a run has forked
 
     # -- starting ------------------------------------------------------------------------------------------
 
@@ -155,8 +160,6 @@ class Worker:
         os.umask(self.umask)
         try:
             self.home = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
-            home = os.fstat(self.home)
-            self.home_identity = (home.st_ino, home.st_dev)
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self.home = -1
         self.mask = _pthread_sigmask(signal.SIG_BLOCK, ())
@@ -172,8 +175,8 @@ class Worker:
 
     def install_signals(self) -> None:
         """Take the signals that are ours. Put back before each run, for a run may have taken them."""
-        self.handlers = {signal.SIGTERM: self.on_term, SOFT_SIGNAL: self.on_soft}
-        for signum, handler in self.handlers.items():
+        self.handlers = ((signal.SIGTERM, self.on_term), (SOFT_SIGNAL, self.on_soft))
+        for signum, handler in self.handlers:
             signal.signal(signum, handler)
         faulthandler.enable(self.side_fd)
         faulthandler.register(DUMP_SIGNAL, self.side_fd, all_threads=False)
@@ -248,30 +251,26 @@ class Worker:
         if frame.first and self.timer is not None:
             self.backstop = True
             self.timer.arm(frame.first)
-        for signum, handler in self.handlers.items():
+        for signum, handler in self.handlers:
             if _getsignal(signum) is not handler:
                 signal.signal(signum, handler)
-        task_id, _zero, name = frame.meta.decode("utf-8", "surrogatepass").partition("\0")
-        timeout = None if frame.second < 0 else frame.second
-        current._set_current(
-            current.CurrentRun(task_id, name, frame.third & 0xFFFFFFFF, frame.third >> 32, timeout, self.tell)
-        )
-        if frame.flags & wire.CAPTURE:
-            saved = self.capture()
-        began = time.monotonic()
+        capturing = frame.flags & wire.CAPTURE
+        saved = self.capture() if capturing else None
         self.raised = None
-        answer = self.attempt(frame)
-        if os.getpid() != self.pid:
+        self.began = began = time.monotonic()
+        self.frame = frame
+        current._begin(self.describe_run)
+        kind, flags, payload = self.attempt(frame)
+        if self.is_fork:
             os._exit(0)  # a fork that the action made came back through it: there is one worker only
-        current._set_current(None)
+        current._end()
         flush_streams()
-        if frame.flags & wire.CAPTURE:
+        if saved is not None:
             self.release(saved)
         cpu, peak = -1.0, 0
         if time.monotonic() - began >= WORTH_ASKING:
             cpu, peak = self.usage()
         dirty = self.tidy()
-        kind, flags, payload = answer
         return wire.encode(
             kind,
             frame.number,
@@ -280,8 +279,16 @@ class Worker:
             first=time.monotonic(),
             second=cpu,
             third=peak,
-            meta=", ".join(dirty).encode(),
+            meta=", ".join(dirty).encode() if dirty else b"",
         )
+
+    def describe_run(self) -> current.CurrentRun:
+        """Return what `current_run()` answers now."""
+        frame = self.frame
+        task_id, _zero, name = frame.meta.decode("utf-8", "surrogatepass").partition("\0")
+        timeout = None if frame.second < 0 else frame.second
+        attempt, run = frame.third & 0xFFFFFFFF, frame.third >> 32
+        return current.CurrentRun(task_id, name, attempt, run, timeout, self.began, self.tell)
 
     def disarm(self) -> None:
         """Take back the backstop: from here on the run cannot be kept waiting by a parent that is stuck."""
@@ -406,9 +413,7 @@ class Worker:
             left.append("signal mask")
         os.umask(self.umask)
         try:
-            here = os.stat(".")
-            if (here.st_ino, here.st_dev) != self.home_identity:
-                os.fchdir(self.home)
+            os.fchdir(self.home)  # cheaper than to ask where we are
         except OSError:
             left.append("working directory")
         return left
@@ -536,7 +541,8 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
 
 def _forget(worker: Worker) -> None:
     """In a fork of the worker: it is not the worker, and must not hold its socket open."""
-    current._set_current(None)
+    current._end()
+    worker.is_fork = True
     try:
         os.close(worker.channel.fd)
     except OSError:

@@ -129,6 +129,7 @@ class ProcessPool:
         self._closing = False  # guarded by lock
         self._closed = threading.Event()
         self._pid = os.getpid()
+        self._wears = self.options.max_runs is not None or self.options.max_rss is not None
 
     # -- for the owner, from any thread --------------------------------------------------------------------
 
@@ -304,7 +305,7 @@ class ProcessPool:
         ending = self._read_answer(worker, call, frame)
         worker.runs += 1
         dirty = frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT
-        worn = self._is_worn(worker)
+        worn = self._wears and self._is_worn(worker)
         with self.lock:
             if worker.verdict is None and frame.first > worker.hard_at:
                 assert call.timeout is not None
@@ -335,7 +336,6 @@ class ProcessPool:
             self.fleet.ensure()
         self.pump()  # first, so that the worker runs while this call is booked
         call.ended(ending)
-        self.pump()  # for what its end has made ready
 
     def _read_answer(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending:
         if frame.kind == wire.DONE:

@@ -254,8 +254,12 @@ class Worker(Alarm):
                 if not data:
                     self.on_hangup()
                     return
-                for frame in self.decoder.feed(data):
-                    self.on_frame(frame)
+                whole = self.decoder.whole(data)
+                if whole is not None:
+                    self.on_frame(whole)
+                else:
+                    for frame in self.decoder.feed(data):
+                        self.on_frame(frame)
                 if len(data) < 1 << 16 and limit == READS_PER_EVENT:
                     return  # that was all; if more has come meanwhile, the loop calls again
         except BlockingIOError:
