@@ -1,16 +1,18 @@
-"""An idle pool makes no wake-up at all, in the parent or in its children."""
+"""An idle pool, and an idle scheduler, make no wake-up at all, in the parent or in their children."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from procsched import ProcessExecutor
+from procsched import CronSchedule, ProcessExecutor
 from tests import faults, support
-from tests.pools import Bench
+from tests.pools import Bench, open_gate
+from tests.schedulers import Rig, child_of
 
 WINDOW = 3.0  # seconds of real time: what does nothing can only be watched doing it
 
@@ -52,17 +54,52 @@ def test_an_idle_pool_never_wakes(tmp_path: Path) -> None:
                 found.update(context_switches(pid))
             return found
 
-        # What the last call set in motion may still be coming to rest.
-        previous = look()
-        for _ in support.looks(support.TIMEOUT):
-            now = look()
-            if now == previous:
-                break
-            previous = now
-        assert len(previous) >= 6
-        time.sleep(WINDOW)
-        after = look()
-        assert after == previous
+        assert len(watch_idle(look)) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
+def test_an_idle_scheduler_never_wakes(tmp_path: Path) -> None:
+    """A one-shot in twelve hours and a nightly cron in Berlin: two workers, helper, guard and parent stay asleep."""
+    before = set(os.listdir("/proc/self/task"))
+    with Rig(tmp_path, 2) as rig:
+        gates, told = [rig.gate(), rig.gate()], rig.path()
+        tasks = [rig.at_once(faults.wait_at_gate, gate, told, timeout=100.0, grace=1.0) for gate in gates]
+        support.wait_for_file(told, lines=2)
+        for gate in gates:
+            open_gate(gate)
+        assert all(rig.wait(task).ok for task in tasks)
+        rig.scheduler.schedule_after(faults.nap, 12 * 3600.0, args=(0.0,))
+        rig.scheduler.schedule(
+            "nightly", faults.nap, CronSchedule("0 3 * * *", tz="Europe/Berlin"), args=(0.0,)
+        )
+        rig.settle()
+        support.eventually(lambda: len(rig.workers("idle")) >= 2 and not rig.workers("starting"))
+        ours = threads_of_ours(before)
+        assert len(ours) == 4, ours  # the timer, the clock's watch, input and output, the listener
+
+        def look() -> dict[str, tuple[int, str]]:
+            found = {tid: value for tid, value in context_switches(os.getpid()).items() if tid in ours}
+            guard = child_of(os.getpid())
+            for pid in [guard, child_of(guard), *rig.workers("idle")]:
+                found.update(context_switches(pid))
+            return found
+
+        assert len(watch_idle(look)) >= 8
+        assert rig.scheduler.pending() == 2
+
+
+def watch_idle(look: Callable[[], dict[str, tuple[int, str]]]) -> dict[str, tuple[int, str]]:
+    """Wait until two looks agree, for what was set in motion comes to rest; then demand that nothing happens."""
+    previous = look()
+    for _ in support.looks(support.TIMEOUT):
+        now = look()
+        if now == previous:
+            break
+        previous = now
+    time.sleep(WINDOW)
+    assert look() == previous
+    return previous
 
 
 def test_an_unused_executor_has_nothing(tmp_path: Path) -> None:
