@@ -200,15 +200,17 @@ def hold(lock: str, overlaps: str, how: int) -> None:
         support.tell(overlaps, lock)
     run = current_run()
     assert run is not None
-    if how == 1 and run.attempt == 1:
-        raise ValueError("first attempt")
-    if how == 2 and run.attempt == 1:
-        os._exit(3)
-    if how == 3:
-        time.sleep(0.02)
-    if how == 4:
-        time.sleep(faults.FOREVER)
-    os.close(descriptor)
+    try:
+        if how == 1 and run.attempt == 1:
+            raise ValueError("first attempt")
+        if how == 2 and run.attempt == 1:
+            os._exit(3)
+        if how == 3:
+            time.sleep(0.02)
+        if how == 4:
+            time.sleep(faults.FOREVER)
+    finally:
+        os.close(descriptor)
 
 
 def clean_up_slowly(path: str) -> NoReturn:
