@@ -66,7 +66,7 @@ class Control:
     def _read(self) -> bool:
         """Read once; return False at the end of the stream."""
         data, ancillary, _flags, _address = self.sock.recvmsg(
-            1 << 16, socket.CMSG_SPACE(_MOST_FDS * 4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            1 << 13, socket.CMSG_SPACE(_MOST_FDS * 4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         )
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -26,6 +26,7 @@ the user's script; only what `preload` names is imported in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -33,6 +34,11 @@ import sys
 
 from procsched import _system
 from procsched.child.reaping import end_all_children
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 CONTROL_FD = 3  # where `posix_spawn` puts the control socket
 
@@ -80,8 +86,13 @@ def watch_process(pid: int) -> int | None:
         return None
 
 
-def main() -> None:
-    """Be the guard. Arguments: the parent's pid."""
+def main() -> Callable[[], Any]:
+    """Be the guard. Arguments: the parent's pid.
+
+    Returns:
+        in the helper, what it is to do next: each stage returns to the bottom of the stack before the next begins, so
+        that a stack dump of a worker is short.
+    """
     parent = int(sys.argv[1])
     os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
     parent_fd = watch_process(parent)
@@ -91,18 +102,17 @@ def main() -> None:
     guard = os.getpid()
     wakeups = Wakeups()
     helper = os.fork()
-    if helper == 0:
-        signal.set_wakeup_fd(-1)
-        os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
-        from procsched.child import helper as helper_module
+    if helper != 0:
+        os.close(CONTROL_FD)
+        _guard(parent_fd, helper, wakeups)
+    signal.set_wakeup_fd(-1)
+    os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    from procsched.child import helper as helper_module
 
-        helper_module.main(CONTROL_FD, parent, guard)
-        os._exit(0)
-    os.close(CONTROL_FD)
-    _guard(parent_fd, helper, wakeups)
+    return functools.partial(helper_module.main, CONTROL_FD, parent, guard)
 
 
-def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> None:
+def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> NoReturn:
     """Wait until the parent or the helper has ended, then end everything below and exit."""
     poller = select.poll()
     poller.register(wakeups.reader, select.POLLIN)

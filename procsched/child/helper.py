@@ -7,6 +7,7 @@ them (unix(7), SCM_RIGHTS).
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from procsched.child.reaping import UNKILLABLE_SECONDS, end_all_children, kill_u
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -32,8 +34,8 @@ class _BecomeWorker(BaseException):
         self.arguments = arguments
 
 
-def main(control_fd: int, parent: int, guard: int) -> None:
-    """Be the helper until the parent ends or says so."""
+def main(control_fd: int, parent: int, guard: int) -> Callable[[], Any]:
+    """Be the helper until the parent ends or says so. Returns in a worker, with what that is to do."""
     _system.die_with_parent(guard)  # nothing below us yet: until we watch the guard ourselves
     _system.become_subreaper()
     helper = Helper(control_fd, parent, guard)
@@ -43,11 +45,10 @@ def main(control_fd: int, parent: int, guard: int) -> None:
     except _BecomeWorker as become:
         arguments = become.arguments
     else:
-        return
-    del helper
+        os._exit(0)
     from procsched.child.worker import run_worker
 
-    run_worker(**arguments)
+    return functools.partial(run_worker, **arguments)
 
 
 class Helper:

@@ -268,10 +268,10 @@ class Fleet(Alarm):
             words = f"the worker could not start: it died ({verdicts.exit_words(status)[0]})"
             text, traceback = worker.start_error or (words, None)
             failure = text, traceback or worker.take_output()[1]
-        self._remove(worker)
         if call is not None and ending is not None:
             ending.error = verdicts.note_stuck(ending.error, stuck)
             call.ended(ending)
+        self._remove(worker)
         if self._closing:
             self._check_empty()
         elif failure is not None:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("procsched")
 
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main; "
-    "sys.path.pop(0); main()"
+    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main as step; "
+    "sys.path.pop(0)\nwhile step: step = step()"
 )
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
 DUMP_WAIT = 0.0005  # seconds that a stack is waited for
+DUMP_SILENCE = (
+    0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
+)
 HANGUP_WAIT = (
     0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 )
@@ -86,6 +89,7 @@ class Worker(Alarm):
         "dead",
         "decoder",
         "direct",
+        "dump_end",
         "fake_hard",
         "fake_soft",
         "fleet",
@@ -142,6 +146,7 @@ class Worker(Alarm):
         self.soft_at = self.hard_at = math.inf  # steady time
         self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
         self.held: Any = None  # an ending that waits for the tree to be gone
+        self.dump_end = 0.0  # steady time
         self.start_error: tuple[str, str | None] | None = None
         self.output = bytearray()
         self.output_truncated = False
@@ -371,7 +376,9 @@ class Worker(Alarm):
             self.on_mute()
         elif state is WorkerState.ASKED:
             self.dump_or_kill()
-        elif state in (WorkerState.DUMPING, WorkerState.LEAVING):
+        elif state is WorkerState.DUMPING:
+            self.on_dump_late(now)
+        elif state is WorkerState.LEAVING:
             self.kill()
         elif state is WorkerState.STARTING:
             limit = self.pool.options.start_timeout
@@ -454,12 +461,17 @@ class Worker(Alarm):
             return
         with self.pool.lock:
             self.state = WorkerState.DUMPING
-        self.alarm = time.monotonic() + DUMP_WAIT
-        # It writes while we ask whether it can.
-        if _answers_dump(self.pid):
-            self.pool.loop.hurry(self.alarm)
-        else:
+        self.dump_end = time.monotonic() + DUMP_WAIT
+        self.alarm = self.dump_end - DUMP_WAIT + DUMP_SILENCE
+        self.pool.loop.hurry(self.alarm)
+
+    def on_dump_late(self, now: float) -> None:
+        """The stack is not complete: wait for the rest while there is time, unless it is not going to come."""
+        if now >= self.dump_end or (not self.output and self.pid is not None and not _answers_dump(self.pid)):
             self.kill()
+            return
+        self.alarm = self.dump_end
+        self.pool.loop.hurry(self.alarm)
 
     def signal(self, signum: int) -> bool:
         """Send a signal to the worker through its pid descriptor; return whether it went."""
