@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -942,3 +943,47 @@ def start_thread_and_process() -> None:
     """An initializer that leaves a thread and a process at work."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     subprocess.Popen(["sleep", "1000"])
+
+
+def settings() -> tuple[object, ...]:
+    """Return what `lower_limits` and the next three change."""
+    return (
+        resource.getrlimit(resource.RLIMIT_NOFILE),
+        os.fstat(1).st_ino,
+        os.getresuid(),
+        os.getpriority(0, 0),
+    )
+
+
+def last_a_while() -> None:
+    """Use CPU time for long enough that the worker asks itself how it is."""
+    end = time.monotonic() + 0.005
+    while time.monotonic() < end:
+        pass
+
+
+def lower_limits() -> None:
+    """Leave the worker with fewer descriptors."""
+    last_a_while()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+
+
+def drop_stdout() -> None:
+    """Leave the worker without standard output."""
+    last_a_while()
+    os.close(1)
+
+
+def become_nobody() -> None:
+    """Leave the worker as another user, where it may become one."""
+    last_a_while()
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 0)
+    else:
+        os.nice(1)
+
+
+def be_nice() -> None:
+    """Leave the worker with a lower priority."""
+    last_a_while()
+    os.nice(1)

@@ -7,6 +7,7 @@ deciding: a listener puts every event into a queue, and `Demo.play` takes them o
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import queue
 import sysconfig
@@ -91,6 +92,8 @@ def _positive(kind: type[int] | type[float]) -> Any:
 
 def run(arguments: argparse.Namespace) -> int:
     """Give the demo. Return an exit code."""
+    # What goes wrong here is meant to, and is in the table.
+    logging.getLogger("procsched").setLevel(logging.ERROR)
     root = Path(arguments.path or sysconfig.get_paths()["stdlib"]).absolute()
     paths = python_files(root)
     view = open_view(plain=arguments.plain)

@@ -252,10 +252,12 @@ class Driver:
         if record.ok:
             if log.isEnabledFor(logging.DEBUG):
                 self._log_attempt(logging.DEBUG, attempt, record, expected)
-        elif log.isEnabledFor(logging.INFO):
+        else:
             final = attempt.attempt >= attempt.entry.handle.task.retry.max_attempts
             alarming = final and record.outcome is not Outcome.KILLED
-            self._log_attempt(logging.WARNING if alarming else logging.INFO, attempt, record, expected)
+            level = logging.WARNING if alarming else logging.INFO
+            if log.isEnabledFor(level):
+                self._log_attempt(level, attempt, record, expected)
 
     def _log_attempt(self, level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
         with self._inside:

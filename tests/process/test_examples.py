@@ -49,7 +49,10 @@ def test_example(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert (done.stderr == "") is (name != "listeners"), done.stderr  # there one raises, which is logged
+    # What ends badly for good is logged as a warning, which Python prints where logging is not set up.
+    assert "Traceback" not in done.stderr or name == "listeners", (
+        done.stderr
+    )  # there one raises, which is logged
     rest = done.stdout
     for part in SAYS[name]:
         assert part in rest, f"{part!r} is missing after what came before it in:\n{done.stdout}"

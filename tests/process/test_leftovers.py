@@ -144,3 +144,17 @@ def test_what_the_initializer_starts_stays(tmp_path: Path) -> None:
         pids = {bench.submit(os.getpid).result(support.TIMEOUT) for _ in range(5)}
         assert len(pids) == 1
         assert bench.counters()["recycled"] == 0
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.lower_limits, faults.drop_stdout, faults.become_nobody, faults.be_nice]
+)
+def test_changed_settings_of_the_process_reach_no_other_run(
+    tmp_path: Path, fault: Callable[[], None]
+) -> None:
+    """Limits, standard descriptors, user and priority that a run changed go with its worker."""
+    with Bench(tmp_path, 1) as bench:
+        first = bench.submit(faults.settings).result(support.TIMEOUT)
+        bench.submit(fault).result(support.TIMEOUT)
+        assert bench.submit(faults.settings).result(support.TIMEOUT) == first
+        assert bench.counters()["recycled"] == 1
