@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 
 from procsched._core.models import ExecutionRecord, Outcome, Sealed
@@ -60,6 +61,7 @@ class ProcessFuture(Future["R"]):
         self._owner = owner
         self._item: Any = None
         self._ending: Ending | None = None  # of the last attempt, until the result is loaded
+        self._loading = threading.Lock()  # held by the thread that loads
         self._attempts: list[tuple[int, float, float, Ending]] = []  # number, start, seconds, ending
         self._name = ""
         self._timeout: float | None = None
@@ -126,8 +128,7 @@ class ProcessFuture(Future["R"]):
             TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
             RemoteError: the result or the exception cannot be loaded here.
         """
-        super().exception(timeout)
-        self._load()
+        self._load(timeout)
         try:
             return super().result(0)
         finally:
@@ -140,23 +141,28 @@ class ProcessFuture(Future["R"]):
             CancelledError: it was cancelled.
             TimeoutError: `timeout` seconds have passed and it has not ended.
         """
-        super().exception(timeout)
-        self._load()
+        self._load(timeout)
         return super().exception(0)
 
-    def _load(self) -> None:
-        with self._condition:
-            ending = self._ending
-            if ending is None or self._state != _FINISHED:
-                return
-            self._ending = None
-        value, error = None, None
+    def _load(self, timeout: float | None) -> None:
+        """Wait for the end, and put the result or the exception in its place, in whichever thread asks first.
+
+        Another thread that asks meanwhile waits. Where loading is interrupted, by a KeyboardInterrupt say, the next
+        one to ask begins anew.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        super().exception(timeout)
+        if self._ending is None:
+            return
+        if not self._loading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
+            raise TimeoutError
         try:
-            value, error = open_ending(ending, self._timeout)
-        except Exception as failure:
-            error = failure
-        self._result = value
-        self._exception = error
+            ending = self._ending
+            if ending is not None:
+                self._result, self._exception = open_ending(ending, self._timeout)
+                self._ending = None
+        finally:
+            self._loading.release()
 
     @property
     def record(self) -> ExecutionRecord | None:

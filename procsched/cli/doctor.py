@@ -6,6 +6,7 @@ First the probes of the operating system, which fork, then those that run procsc
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,6 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine the system and print what was found. Return an exit code."""
+    logging.getLogger("procsched").setLevel(logging.ERROR)  # the runs that fail here are meant to
     show: Callable[[Finding], None] = _hide if arguments.json else _print_finding
     about = {
         "procsched": procsched.__version__,

@@ -249,7 +249,7 @@ class Launcher:
             if message is None:
                 self._hung_up = True
                 self._close_control()
-                if self._guard_fd is None:
+                if self._guard_fd is None and not self._guard_reaped:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
                 return

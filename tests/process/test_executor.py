@@ -810,3 +810,31 @@ def test_the_parent_loads_no_heavy_module(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+class _Interrupts:
+    """A result whose loading is interrupted the first time."""
+
+    armed = True
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _load_or_interrupt, ()
+
+
+def _load_or_interrupt() -> str:
+    if os.environ.get("PROCSCHED_TEST_PARENT") == str(os.getpid()) and _Interrupts.armed:
+        _Interrupts.armed = False
+        raise KeyboardInterrupt
+    return "loaded"
+
+
+def test_loading_that_is_interrupted_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A KeyboardInterrupt while a result is being loaded does not turn the result into None."""
+    monkeypatch.setenv("PROCSCHED_TEST_PARENT", str(os.getpid()))
+    _Interrupts.armed = True
+    with Bench(tmp_path, 1) as bench:
+        future = bench.submit(_Interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            future.result(support.TIMEOUT)
+        assert future.result(support.TIMEOUT) == "loaded"
+        assert future.exception(support.TIMEOUT) is None
