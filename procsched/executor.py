@@ -211,12 +211,13 @@ class Core:
         with self.start_lock:
             if not self.started and not self.refused:
                 self.pool.start(self, SystemClock())
+                self.pid = os.getpid()
                 self.started = True
                 _live.add(self)
 
     def check_open(self) -> None:
         """Refuse where this executor takes no calls."""
-        if self.pid != os.getpid():
+        if self.started and self.pid != os.getpid():
             raise SchedulerStateError(
                 f"this executor belongs to process {self.pid}, of which this one is a fork; "
                 "make a new one after the fork"
@@ -365,7 +366,7 @@ class Core:
 
     def shutdown(self, *, wait: bool, cancel: bool, kill: bool = False) -> None:
         """Take no more calls, and end when the last one has."""
-        if self.pid != os.getpid():
+        if self.started and self.pid != os.getpid():
             return
         with self.lock:
             self.refused = self.refused or "cannot schedule new futures after shutdown"

@@ -98,6 +98,8 @@ def main() -> Callable[[], Any]:
     parent_fd = watch_process(parent)
     if os.getppid() != parent:
         os._exit(0)
+    _raise_limit()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     _system.become_subreaper()
     guard = os.getpid()
     wakeups = Wakeups()
@@ -105,11 +107,26 @@ def main() -> Callable[[], Any]:
     if helper != 0:
         os.close(CONTROL_FD)
         _guard(parent_fd, helper, wakeups)
-    signal.set_wakeup_fd(-1)
-    os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    wakeups.forget()
+    if parent_fd is not None:
+        os.close(parent_fd)
     from procsched.child import helper as helper_module
 
     return functools.partial(helper_module.main, CONTROL_FD, parent, guard)
+
+
+def _raise_limit() -> None:
+    """Allow ourselves all the descriptors we may have: a parent that is short of them must not starve its helper.
+
+    A worker gets the parent's own limit of the moment when it starts.
+    """
+    import resource
+
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # macOS has a lower maximum than it says
+        return
 
 
 def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> NoReturn:

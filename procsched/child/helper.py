@@ -123,6 +123,15 @@ class Helper:
         poller = select.poll()
         for fd in (self.control.fileno(), self.wakeups.reader, *self.deaths):
             poller.register(fd, select.POLLIN)
+        try:
+            self.serve_requests(poller)
+        except OSError:  # the parent went while it was being answered
+            self.requests.clear()
+        end_all_children(self.wakeups.wait)
+        self.control.close()
+
+    def serve_requests(self, poller: select.poll) -> None:
+        """Serve until the parent hangs up or dies, or is found to have gone."""
         over = False
         while not over:
             timeout = None
@@ -142,8 +151,6 @@ class Helper:
                         self.handle(message, fds)
             if any(fd in ready for fd in self.deaths):
                 over = True
-        end_all_children(self.wakeups.wait)
-        self.control.close()
 
     def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Carry out one request."""
@@ -171,6 +178,7 @@ class Helper:
             return
         if pid == 0:
             _system.die_with_parent(me)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             self.wakeups.forget()
             channel_fd, side_fd = fds
             # The descriptors of workers that are to be forked next are no business of this one: it would keep their

@@ -154,6 +154,10 @@ class Worker:
             os.umask(options["umask"])
         if options["nice"]:
             os.nice(options["nice"])
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options["descriptors"], hard))
         self.install_signals()
         if options["initializer"] is not None:
             function, args, kwargs = pickle.loads(options["initializer"])

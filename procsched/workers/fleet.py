@@ -10,6 +10,7 @@ pool's lock.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import mmap
@@ -66,7 +67,11 @@ class Fleet(Alarm):
         self.workers: dict[int, Worker] = {}
         slots = 2 * pool.size + 16
         self._page_fd = _memory_file(slots * PAGE_SIZE)
-        self._page_map = mmap.mmap(self._page_fd, slots * PAGE_SIZE)
+        try:
+            self._page_map = mmap.mmap(self._page_fd, slots * PAGE_SIZE)
+        except BaseException:
+            os.close(self._page_fd)
+            raise
         self.pages = memoryview(self._page_map).cast("Q")
         self._free_pages = list(range(slots))
         self._launcher: Launcher | None = None
@@ -141,26 +146,26 @@ class Fleet(Alarm):
         assert self._launcher is not None
         if not self._free_pages:
             raise OSError("too many workers that cannot be ended")
-        ours, theirs = socket.socketpair()
-        side_read = side_write = -1
-        try:
-            side_read, side_write = os.pipe()
-            ours.setblocking(False)
-            os.set_blocking(side_read, False)
-            self._numbers += 1
-            page = self._free_pages.pop()
-            worker = Worker(self.pool, self, self._numbers, ours, side_read, page)
-            worker.page[0] = worker.page[1] = 0
-            self._launcher.spawn(worker.number, (theirs.fileno(), side_write), {"page": page, "spare": spare})
-        except BaseException:
-            ours.close()
-            if side_read >= 0:
-                os.close(side_read)
-            raise
-        finally:
-            theirs.close()
-            if side_write >= 0:
-                os.close(side_write)
+        with contextlib.ExitStack() as undo:  # whatever is missing in between, nothing stays
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            with theirs:
+                side_read, side_write = os.pipe()
+                undo.callback(os.close, side_read)
+                try:
+                    ours.setblocking(False)
+                    os.set_blocking(side_read, False)
+                    self._numbers += 1
+                    page = self._free_pages.pop()
+                    undo.callback(self._free_pages.append, page)
+                    worker = Worker(self.pool, self, self._numbers, ours, side_read, page)
+                    undo.callback(worker.page.release)
+                    worker.page[0] = worker.page[1] = 0
+                    fds = (theirs.fileno(), side_write)
+                    self._launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
+                finally:
+                    os.close(side_write)
+            undo.pop_all()
         with self.pool.lock:
             self.workers[worker.number] = worker
             self.pool.counters["spawned"] += 1
@@ -175,6 +180,8 @@ class Fleet(Alarm):
 
     def _start_message(self, path: list[str]) -> dict[str, Any]:
         """Return what a new worker is to become."""
+        import resource
+
         options = self.pool.options
         environ = dict(os.environ) if options.env is None else options.env
         return {
@@ -183,6 +190,7 @@ class Fleet(Alarm):
             "environ": None if environ == self._sent_environ else environ,
             "cwd": options.cwd or working_directory(),
             "umask": _umask(),
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "nice": options.nice,
             "initializer": options.initializer,
         }
@@ -441,7 +449,11 @@ def _memory_file(size: int) -> int:
 
         fd, path = tempfile.mkstemp(prefix="procsched-")
         os.unlink(path)
-    os.ftruncate(fd, size)
+    try:
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

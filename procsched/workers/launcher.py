@@ -141,8 +141,13 @@ class Launcher:
                 setsigmask=(),
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
+            if _system.offers("pidfd"):
+                self._guard_fd = os.pidfd_open(self.guard_pid)
         except BaseException:
             ours.close()
+            if self.guard_pid:
+                os.kill(self.guard_pid, signal.SIGKILL)  # it is not reaped, and has started nothing yet
+                os.waitpid(self.guard_pid, 0)
             raise
         finally:
             theirs.close()
@@ -150,8 +155,7 @@ class Launcher:
                 os.close(high)
         self._control = Control(ours)
         self.loop.watch(ours.fileno(), 1, self._on_control)
-        if _system.offers("pidfd"):
-            self._guard_fd = os.pidfd_open(self.guard_pid)
+        if self._guard_fd is not None:
             self.loop.watch(self._guard_fd, 1, self._on_guard_dead)
         self._send(config, (page_fd,))
 
@@ -159,7 +163,7 @@ class Launcher:
 
     def spawn(self, number: int, fds: Sequence[int], options: dict[str, Any]) -> None:
         """Ask for a worker that gets `fds`; they may be closed once this returns."""
-        self._send(("spawn", number, options), tuple(os.dup(fd) for fd in fds), own=True)
+        self._send(("spawn", number, options), _duplicates(fds), own=True)
 
     def prepare_by_value(self) -> None:
         """Have the helper import what calls that are pickled by value need, for the workers to come."""
@@ -332,6 +336,17 @@ def _words(status: int) -> str:
         return signal.Signals(code - 128).name
     except ValueError:
         return f"exit code {code}"
+
+
+def _duplicates(fds: Sequence[int]) -> tuple[int, ...]:
+    """Return copies of descriptors: all of them, or none and an OSError."""
+    made: list[int] = []
+    try:
+        made.extend(map(os.dup, fds))
+    except OSError:
+        _close_all(made)
+        raise
+    return tuple(made)
 
 
 def _close_all(fds: Sequence[int]) -> None:

@@ -55,18 +55,22 @@ class Loop:
         self.alarms: set[Alarm] = set()
         self._on_error = on_error
         self._calls: deque[Callable[[], object]] = deque()  # appends and pops are atomic
-        self._asleep = False  # written by the loop, read by who wants to wake it
         # Guards `_armed` and the timer's setting together; held for one system call, nothing else is taken in it.
         self._timer_lock = threading.Lock()
         self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by _timer_lock
         self._over = False
-        self._poller = _make_poller()
         self._callbacks: dict[int, Callable[[int], None]] = {}
-        self._timer_fd = _timerfd.timerfd_create(time.CLOCK_MONOTONIC) if _timerfd.available() else -1
-        self._wake_read, self._wake_write = _make_wakeup()
-        self.watch(self._wake_read, READ, self._on_wake)
-        if self._timer_fd >= 0:
-            self.watch(self._timer_fd, READ, self._on_timer)
+        self._timer_fd = self._wake_read = self._wake_write = -1
+        self._poller = _make_poller()
+        try:
+            if _timerfd.available():
+                self._timer_fd = _timerfd.timerfd_create(time.CLOCK_MONOTONIC)
+                self.watch(self._timer_fd, READ, self._on_timer)
+            self._wake_read, self._wake_write = _make_wakeup()
+            self.watch(self._wake_read, READ, self._on_wake)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """Start the thread."""

@@ -152,6 +152,7 @@ class ProcessPool:
             raise SchedulerStateError("this pool already serves a scheduler or an executor; make a new one")
         self.real_clock = isinstance(clock, SystemClock)
         self.awake = getattr(clock, "awake", clock.monotonic)
+        self._pid = os.getpid()
         self.loop = Loop("procsched-io", self._on_loop_error)
         try:
             self.fleet = Fleet(self)

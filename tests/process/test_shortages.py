@@ -1,0 +1,74 @@
+"""What is missing for a while costs nothing for good, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from procsched import ProcessExecutor
+from tests import support
+from tests.pools import ROOT
+
+SHORTAGE = """
+import gc, logging, os, resource, sys, threading
+
+logging.disable()
+from procsched import ProcessExecutor
+import procsched.workers.fleet as fleet
+
+fleet.FIRST_BACKOFF = fleet.LAST_BACKOFF = 0.001  # many tries in little time
+spare = int(sys.argv[1])
+with ProcessExecutor(1) as warm:
+    warm.submit(abs, 1).result()
+gc.collect()
+count = lambda: len(os.listdir("/proc/self/fd"))
+before = count()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+executor = ProcessExecutor(1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + spare, hard))
+failures = 0
+for _ in range(30):
+    try:
+        executor.submit(abs, -1).result(20)
+    except Exception:
+        failures += 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert executor.submit(abs, -2).result(20) == 2
+executor.shutdown()
+assert count() == before, (count(), before)
+assert threading.active_count() == 1, threading.enumerate()
+print("failures", failures)
+"""
+
+
+@pytest.mark.parametrize("spare", [0, 2, 4, 6, 8, 9, 10, 11, 12])
+def test_a_shortage_of_descriptors_passes(spare: int) -> None:
+    """However many descriptors are left, calls fail or run; afterwards all is as before, and calls run again."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHORTAGE, str(spare)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=support.TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("failures")
+
+
+def test_an_executor_that_was_not_used_before_a_fork_works_in_it() -> None:
+    """A server that forks after it has made its executors may use them in its children."""
+    executor = ProcessExecutor(1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            code = 0 if executor.submit(abs, -3).result(support.TIMEOUT) == 3 else 1
+            executor.shutdown()
+        except BaseException:
+            code = 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    executor.shutdown()
