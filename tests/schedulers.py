@@ -105,15 +105,26 @@ def check_books(scheduler: Scheduler, log: EventLog, *, overlaps: bool = True) -
         ends[record.task_id] = record.finished_at
 
 
-def child_of(pid: int) -> int:
-    """Return the one live child of a process: of this process the guard, of the guard the helper."""
+def _live_children(pid: int) -> list[int]:
+    return [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
 
-    def only() -> int:
-        found = [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
-        assert len(found) < 2, [support.describe_process(child) for child in found]
+
+def guard_pid() -> int:
+    """Return the pid of the guard: this process's only live child that has one itself."""
+    return support.eventually(
+        lambda: next((child for child in _live_children(os.getpid()) if _live_children(child)), 0),
+        what="there is a guard with its helper",
+    )
+
+
+def helper_pid() -> int:
+    """Return the pid of the helper, the guard's only child. Looked for anew when the guard is just going."""
+
+    def helper() -> int:
+        found = [child for guard in _live_children(os.getpid()) for child in _live_children(guard)]
         return found[0] if found else 0
 
-    return support.eventually(only, what=f"process {pid} has a child")
+    return support.eventually(helper, what="there is a helper")
 
 
 def told_pid(path: str) -> int:
@@ -191,7 +202,7 @@ def zeros(size: int) -> bytes:
     return b"0" * size
 
 
-def hold(lock: str, overlaps: str, how: int) -> None:
+def hold(lock: str, overlaps: str, how: int, begun: str = "") -> None:
     """Hold a lock as long as this process is in the action; tell if another one holds it. Then end somehow."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -200,6 +211,8 @@ def hold(lock: str, overlaps: str, how: int) -> None:
         support.tell(overlaps, lock)
     run = current_run()
     assert run is not None
+    if begun:
+        support.tell(begun, run.id, run.run, run.attempt)
     try:
         if how == 1 and run.attempt == 1:
             raise ValueError("first attempt")

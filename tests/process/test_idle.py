@@ -12,7 +12,7 @@ import pytest
 from procsched import CronSchedule, ProcessExecutor
 from tests import faults, support
 from tests.pools import Bench, open_gate
-from tests.schedulers import Rig, child_of
+from tests.schedulers import Rig, guard_pid, helper_pid
 
 WINDOW = 3.0  # seconds of real time: what does nothing can only be watched doing it
 
@@ -80,8 +80,7 @@ def test_an_idle_scheduler_never_wakes(tmp_path: Path) -> None:
 
         def look() -> dict[str, tuple[int, str]]:
             found = {tid: value for tid, value in context_switches(os.getpid()).items() if tid in ours}
-            guard = child_of(os.getpid())
-            for pid in [guard, child_of(guard), *rig.workers("idle")]:
+            for pid in [guard_pid(), helper_pid(), *rig.workers("idle")]:
                 found.update(context_switches(pid))
             return found
 

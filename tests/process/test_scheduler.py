@@ -27,12 +27,12 @@ from tests import faults, support
 from tests.pools import assert_reaped, open_gate
 from tests.schedulers import (
     Rig,
-    child_of,
     clean_up_slowly,
     describe_run,
     fail_by,
     grow,
     hang_once,
+    helper_pid,
     steps_and_gate,
     told_pid,
     wait_async,
@@ -333,7 +333,7 @@ def test_a_lost_attempt_is_tried_again(rig: Rig) -> None:
     told = rig.path()
     task = rig.at_once(hang_once, told, rig.path(), retry=QUICK)
     pid = told_pid(told)
-    os.kill(child_of(child_of(os.getpid())), signal.SIGKILL)
+    os.kill(helper_pid(), signal.SIGKILL)
     assert rig.wait(task).result == "second"
     assert [record.outcome for record in task.history] == [Outcome.LOST, Outcome.SUCCEEDED]
     support.assert_gone(pid)
