@@ -31,17 +31,21 @@ class Requests(Following):
             self.retire(entry)
         return True
 
-    def killable(self, entry: Entry, reason: str) -> LiveAttempt | None:
-        """Return the live attempt, marked with why it is ended, or None where there is nothing to end."""
+    def killable(self, entry: Entry, reason: str) -> tuple[LiveAttempt, bool] | None:
+        """Return the live attempt, marked with why it is ended, or None where there is nothing to end.
+
+        With it: whether this is the first to ask. Only that one may `spare` it again.
+        """
         call = entry.live
         if call is None or call.over:
             return None
-        if not call.reason:  # whoever asked first has ended it; see `spare` for who asked in vain
+        first = not call.reason
+        if first:  # whoever asked first has ended it; see `spare` for who asked in vain
             call.reason = reason
-        return call
+        return call, first
 
     def spare(self, call: LiveAttempt) -> None:
-        """The pool could not end the attempt: it goes on as if nobody had asked."""
+        """The pool could not end the attempt for who asked first: it goes on as if nobody had asked."""
         if not call.over:
             call.reason = ""
 

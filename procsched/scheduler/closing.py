@@ -206,8 +206,8 @@ class ClosingDriver(WaitingDriver):
         with self._lock:
             self._give_back_locked(closing)
             self._hand_over_locked()
-            calls = [self.engine.killable(entry, SHUTDOWN) for entry in self.engine.running.values()]
-            live: list[Attempt] = [call for call in calls if call is not None]  # type: ignore[misc]
+            found = [self.engine.killable(entry, SHUTDOWN) for entry in self.engine.running.values()]
+            live: list[Attempt] = [each[0] for each in found if each is not None]  # type: ignore[misc]
         if not live:
             return False
         for call in live:

@@ -44,26 +44,28 @@ class Control(ClosingDriver):
             self._require_open()
             entry = self._entry_locked(task)
             changed = self.engine.cancel(entry, self.clock.now())
-            call = self.engine.killable(entry, CANCEL) if kill else None
+            found = self.engine.killable(entry, CANCEL) if kill else None
             self._hand_over_locked()
-        return self._end_call(call, "killed: the task was cancelled") or changed
+        return self._end_call(found, "killed: the task was cancelled") or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
         """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
         self._require_open()
         with self._lock:
             self._require_open()
-            call = self.engine.killable(self._entry_locked(task), KILL)
-        return self._end_call(call, "killed by request")
+            found = self.engine.killable(self._entry_locked(task), KILL)
+        return self._end_call(found, "killed by request")
 
-    def _end_call(self, call: LiveAttempt | None, reason: str) -> bool:
+    def _end_call(self, found: tuple[LiveAttempt, bool] | None, reason: str) -> bool:
         """Have the pool end a live attempt, if there is one. Return whether it does."""
-        if call is None:
+        if found is None:
             return False
+        call, first = found
         if self.pool.kill(call, reason):
             return True
-        with self._lock:
-            self.engine.spare(call)
+        if first:  # else it is being ended for who asked before, and that must stay known
+            with self._lock:
+                self.engine.spare(call)
         return False
 
     def pause(self, task: ScheduledTask | str) -> bool:

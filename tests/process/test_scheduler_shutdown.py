@@ -142,6 +142,19 @@ def test_a_killed_run_has_its_grace(rig: Rig) -> None:
     assert task.history[0].outcome is Outcome.KILLED
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_what_a_user_has_killed_is_not_the_shutdowns(rig: Rig, times: int) -> None:
+    """A run that was killed by request, however often, and is in its grace, is not tried again after a restart."""
+    told = rig.path()
+    task = rig.at_once(clean_up_slowly, told, grace=HANG, retry=RetryPolicy(3, 60.0))
+    support.wait_for_file(told)
+    assert [rig.scheduler.kill(task) for _ in range(times)] == [True] + [False] * (times - 1)
+    report = rig.scheduler.shutdown(timeout=0)
+    assert [record.error for record in task.history] == ["killed by request"]
+    assert task.status is S.CANCELLED
+    assert report.killed == ()
+
+
 def test_runs_are_killed_side_by_side(tmp_path: Path) -> None:
     """Four runs that sit out a grace of a second are gone after one, not after four."""
     with Rig(tmp_path, 4) as rig:
