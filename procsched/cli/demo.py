@@ -7,7 +7,6 @@ deciding: a listener puts every event into a queue, and `Demo.play` takes them o
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import queue
 import sysconfig
@@ -22,6 +21,7 @@ from procsched import Priority, ProcessPool, Scheduler, TaskStatus
 from procsched.cli import demo_cast, demo_jobs, demo_report
 from procsched.cli.demo_view import open_view, seconds
 from procsched.cli.processes import end_survivors, wait_ended
+from procsched.cli.quiet import only_errors_logged
 
 if TYPE_CHECKING:
     from typing import Any, Final
@@ -92,8 +92,11 @@ def _positive(kind: type[int] | type[float]) -> Any:
 
 def run(arguments: argparse.Namespace) -> int:
     """Give the demo. Return an exit code."""
-    # What goes wrong here is meant to, and is in the table.
-    logging.getLogger("procsched").setLevel(logging.ERROR)
+    with only_errors_logged():
+        return _perform(arguments)
+
+
+def _perform(arguments: argparse.Namespace) -> int:
     root = Path(arguments.path or sysconfig.get_paths()["stdlib"]).absolute()
     paths = python_files(root)
     view = open_view(plain=arguments.plain)

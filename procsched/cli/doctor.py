@@ -6,7 +6,6 @@ First the probes of the operating system, which fork, then those that run procsc
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import procsched
 from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Probe
 from procsched.cli.doctor_runs import Runs
+from procsched.cli.quiet import only_errors_logged
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +61,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine the system and print what was found. Return an exit code."""
-    logging.getLogger("procsched").setLevel(logging.ERROR)  # the runs that fail here are meant to
     show: Callable[[Finding], None] = _hide if arguments.json else _print_finding
     about = {
         "procsched": procsched.__version__,
@@ -71,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if not arguments.json:
         print(f"procsched {about['procsched']}, Python {about['python']}, {about['system']}\n", flush=True)
-    findings = examine(show)
+    with only_errors_logged():
+        findings = examine(show)
     degraded = [finding for finding in findings if not finding.works]
     if arguments.json:
         rows = [finding.as_data() for finding in findings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ from procsched import ExecutionRecord, Outcome, RetryPolicy, ScheduledTask, Task
 from procsched.cli import __main__ as cli
 from procsched.cli import demo, demo_jobs, demo_report, demo_view
 from procsched.cli.demo_cast import Act
+from procsched.cli.quiet import only_errors_logged
 from procsched.schedules import OneTime
 
 PROCSCHED = [sys.executable, "-m", "procsched"]
@@ -128,6 +130,18 @@ def test_demo_without_files(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "empty").mkdir()
     assert cli.main(["demo", str(tmp_path / name)]) == demo.EXIT_USAGE
     assert f"no Python file in {tmp_path / name}" in capsys.readouterr().out
+
+
+def test_commands_leave_the_logger_as_it_was(tmp_path: Path) -> None:
+    """While the demo runs procsched logs errors only; afterwards, also after an interrupt, it logs as before."""
+    logger = logging.getLogger("procsched")
+    before = logger.level
+    assert cli.main(["demo", str(tmp_path)]) == demo.EXIT_USAGE
+    assert logger.level == before
+    with pytest.raises(KeyboardInterrupt), only_errors_logged():
+        assert logger.level == logging.ERROR
+        raise KeyboardInterrupt
+    assert logger.level == before
 
 
 # --- the jobs of the demo ------------------------------------------------------------------------------
