@@ -6,6 +6,7 @@ give equal bytes wherever they were defined. For us a traceback that names the u
 
 from __future__ import annotations
 
+import functools
 import io
 import types
 
@@ -30,6 +31,23 @@ def dumps(value: object) -> bytes:
     return buffer.getvalue()
 
 
+@functools.lru_cache
+def _nothing() -> None:
+    """A function with a cache, for its type."""
+
+
+def _reduce_cached(function: Any) -> Any:
+    """Reduce a function with `functools.lru_cache`: by name where a worker can import it, else anew, cache empty."""
+    if getattr(function, "__module__", None) != "__main__":
+        return function.__reduce__()
+    settings = function.cache_parameters()
+    return _make_cached, (function.__wrapped__, settings["maxsize"], settings["typed"])
+
+
+def _make_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize=maxsize, typed=typed)(function)
+
+
 def _make_pickler() -> Any:
     from collections import ChainMap
 
@@ -41,7 +59,9 @@ def _make_pickler() -> Any:
         make, arguments = reduce_code(code)
         return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
+    reducers = {types.CodeType: with_file_name, type(_nothing): _reduce_cached}
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-        dispatch_table = ChainMap({types.CodeType: with_file_name}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
 
     return Pickler

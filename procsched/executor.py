@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 WINDOW_PER_WORKER = 16  # chunks of a `map` that are ahead of its consumer, unless `buffersize` says otherwise
 LEAST_WINDOW = 256
 
+KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
+
 logger = logging.getLogger("procsched")
 _UNSET: Any = object()
 
@@ -158,6 +160,8 @@ class Core:
         # pool's lock; nothing is called while it is held.
         self.lock = threading.Lock()
         self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
+        self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
+        self.killing = False  # no further attempt is made; guarded by lock
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
         self.open = 0  # calls that have not ended for good; guarded by lock
         self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
@@ -228,6 +232,7 @@ class Core:
     def enqueue(self, item: _Item) -> None:
         """Queue an attempt again."""
         with self.lock:
+            self.resting.discard(item)
             if item.state is not _State.WAITING:
                 return  # cancelled meanwhile
             self._queue_locked(item)
@@ -271,10 +276,12 @@ class Core:
                 ending.outcome not in (Outcome.SUCCEEDED, Outcome.KILLED)
                 and item.options.retry.should_retry(item.attempt)
                 and not item.cancelled
+                and not self.killing
             )
             if again:
                 wait = self.backoff(item)
                 item.attempt += 1
+                self.resting.add(item)
             item.state = _State.WAITING if again else _State.OVER
         if again:
             self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
@@ -370,7 +377,10 @@ class Core:
             return
         with self.lock:
             self.refused = self.refused or "cannot schedule new futures after shutdown"
+            self.killing = self.killing or kill
             items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
+            if cancel or kill:
+                items += self.resting
             idle = self.open == 0 and not self.finishing
             if idle:
                 self.finishing = True
@@ -382,7 +392,8 @@ class Core:
             for call in self.pool.running_calls():
                 self.pool.kill(call, "killed: the workers were killed")
         if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
-            self.drained.wait()
+            # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
+            self.drained.wait(KILL_WAIT if kill else None)
             self.pool.shutdown(10.0)
             thread = self.callback_thread
             if thread is not None:
@@ -447,6 +458,10 @@ class ProcessExecutor(Executor):
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
             raise ValidationError(f"max_workers must be greater than 0, a whole number, not {max_workers!r}")
+        from procsched.workers.options import POOL_OPTIONS, check_names
+
+        own = ("max_workers", "timeout", "grace", "max_tasks_per_child", "limits", "sandbox", "retry")
+        check_names(pool_options, [*own, *(name for name in POOL_OPTIONS if name != "max_runs_per_worker")])
         from procsched.workers.pool import ProcessPool  # here, so that the import of an executor stays quick
 
         pool = ProcessPool(

@@ -261,9 +261,15 @@ def _carried(ending: Ending) -> BaseException:
     if isinstance(exception, BaseException):
         return exception
     type_name, _colon, message = (ending.error or "").partition(": ")
-    return RemoteError(
+    error = RemoteError(
         ending.error or "the action raised an exception that could not travel",
         type_name=type_name,
         message=message,
         traceback=ending.traceback or "",
     )
+    if ending.obstacle:
+        error.add_note(
+            f"the {type_name} itself could not travel: {ending.obstacle}; "
+            "an exception whose constructor takes other arguments than its `args` needs a __reduce__"
+        )
+    return error

@@ -987,3 +987,12 @@ def be_nice() -> None:
     """Leave the worker with a lower priority."""
     last_a_while()
     os.nice(1)
+
+
+def cleans_up() -> None:
+    """Write before and after it is asked to stop."""
+    print("before", flush=True)
+    try:
+        time.sleep(1000)
+    finally:
+        print("after")

@@ -95,6 +95,16 @@ def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
     self.__init__(*args, **kwargs)
 
 
+def prepare(*classes: type) -> None:
+    """Compile the `__init__` of frozen classes now.
+
+    Before an exit of the interpreter in which they are needed: to compile then would make it forget that it was
+    ended by a KeyboardInterrupt, and exit with 1 instead of by the signal.
+    """
+    for cls in classes:
+        _make_init(cls)
+
+
 def _make_init(cls: Any) -> None:
     """Compile the `__init__` of a frozen class."""
     if cls.__init__ is not _first_init:

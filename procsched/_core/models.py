@@ -255,7 +255,9 @@ class Dropped:
         self.size = size
 
     def __repr__(self) -> str:
-        return f"<result of {self.size} bytes not kept>"
+        return (
+            f"<result of {self.size} bytes not kept: Scheduler(result_limit=...) says how large one may be>"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dropped) and other.size == self.size

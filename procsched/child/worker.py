@@ -506,12 +506,13 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
     """Describe an exception as text, with the exception itself where it survives a round trip.
 
     Returns:
-        a pickled tuple: description, traceback, pickled exception or None.
+        a pickled tuple: description, traceback, pickled exception or None, and why there is none.
     """
     text = describe(error)
     if stage == "load":
         text = f"{text} (while loading the call in the worker)"
     carried: bytes | None
+    why = ""
     try:
         carried = pickle.dumps(error, 5)
         pickle.loads(carried)
@@ -519,9 +520,10 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
         try:
             carried = _byvalue.dumps(error)
             pickle.loads(carried)
-        except BaseException:
+        except BaseException as obstacle:
             carried = None
-    return pickle.dumps((text, traceback_text(error), carried), 5)
+            why = describe(obstacle)
+    return pickle.dumps((text, traceback_text(error), carried, why), 5)
 
 
 def _rlimits(resource: Any) -> list[int]:

@@ -50,8 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser = build_parser(next((word for word in words if not word.startswith("-")), None))
-        arguments = parser.parse_args(words)
+        command = next((word for word in words if not word.startswith("-")), None)
+        parser, subparsers = build_parser(command)
+        arguments, unknown = parser.parse_known_args(words)
+        if unknown:  # `parse_args` would show the usage of the program, not of the command
+            subparsers.get(arguments.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         if arguments.command is None:
             parser.print_help(sys.stderr)
             return EXIT_USAGE
@@ -67,8 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser, with the options of `command` and the names of all others."""
+def build_parser(
+    command: str | None,
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, with the options of `command` and the names of all others, and the commands' own."""
     parser = argparse.ArgumentParser(
         prog="procsched",
         description="A scheduler and an executor that run jobs in child processes they can really stop.",
@@ -82,7 +87,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
             loaded.add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary)
-    return parser
+    return parser, dict(subparsers.choices)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ Try next:
   procsched doctor                                   what this system offers, tried out
   procsched cron "30 2 * * *" --tz Europe/Berlin     when a cron expression is due
   procsched demo PATH                                the same on files of yours
-  README.md, examples/, docs/pages/tutorial.md       how to use it in your program"""
+  python3 -m pydoc procsched.Scheduler               how to use it in your program"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -165,7 +165,9 @@ class Demo:
         with Scheduler(pool=pool, listeners=[self], keep_finished=len(self.paths) + 100) as scheduler:
             tempting = demo_jobs.find_tempting_line([str(path) for path in self.paths])
             self.acts = demo_cast.hire(scheduler, self.scratch, tempting)
-            self.acts["backtrack"].notes.append(f"line {tempting[1]} of {self.name(Path(tempting[0]))}")
+            self.acts["backtrack"].notes.append(
+                f"the text to match was line {tempting[1]} of {self.name(Path(tempting[0]))}"
+            )
             for name, act in self.acts.items():
                 self.view.say(f"  {name:<10} {act.about}")
             self.view.say("")

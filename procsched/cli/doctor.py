@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import procsched
+from procsched import _system
 from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Probe
 from procsched.cli.doctor_runs import Runs
 from procsched.cli.quiet import only_errors_logged
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 # Something is missing; each such row says which promise is weaker for it.
 EXIT_DEGRADED: Final = 1
+# The environment asks for something that there is not; the reason is on stderr. argparse uses the same code.
+EXIT_USAGE: Final = 2
 
 
 class Finding(NamedTuple):
@@ -52,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         description="Try out, one by one, what procsched uses of this system, and say what is degraded where "
         "something is missing. The exit code is 0 when everything works and 1 otherwise.",
         epilog="PROCSCHED_WITHOUT=NAME,... in the environment switches features off, to see what is left: "
-        "fork, pidfd, subreaper, timerfd, kernel_timer, memfd, eventfd, proc.",
+        f"{', '.join(_system.FEATURES)}.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.set_defaults(run=run)
@@ -61,12 +65,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine the system and print what was found. Return an exit code."""
+    without = [name for name in os.environ.get("PROCSCHED_WITHOUT", "").split(",") if name]
+    unknown = [name for name in without if name not in _system.FEATURES]
+    if unknown:
+        print(
+            f"procsched doctor: PROCSCHED_WITHOUT names {', '.join(map(repr, unknown))}, which is no feature and "
+            f"switches nothing off; write names from {', '.join(_system.FEATURES)}, with commas between",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     show: Callable[[Finding], None] = _hide if arguments.json else _print_finding
     about = {
         "procsched": procsched.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        "without": [name for name in os.environ.get("PROCSCHED_WITHOUT", "").split(",") if name],
+        "without": without,
     }
     if not arguments.json:
         print(f"procsched {about['procsched']}, Python {about['python']}, {about['system']}\n", flush=True)

@@ -6,13 +6,17 @@ import sys
 
 from procsched._core import options
 from procsched._core.failures import describe
+from procsched._core.frozen import prepare
 from procsched._core.models import (
     DEFAULT_RETRY,
+    ExecutionRecord,
     MisfirePolicy,
     OverrunPolicy,
     Priority,
     ScheduledTask,
+    ShutdownReport,
     Task,
+    TaskEvent,
     finite_seconds,
     unix_seconds,
 )
@@ -97,8 +101,10 @@ class Scheduler(Control):
             raise ValidationError(f"ids must be an object with next_id(), not {ids!r}")
         if pool is None:
             # Here and not above: a scheduler on threads needs no processes.
+            from procsched.workers.options import POOL_OPTIONS, check_names
             from procsched.workers.pool import ProcessPool
 
+            check_names(pool_options, (*_OWN_OPTIONS, *POOL_OPTIONS))
             pool = ProcessPool(int(workers), **pool_options)
         else:
             _check_pool(pool, workers, pool_options)
@@ -122,6 +128,7 @@ class Scheduler(Control):
                 )
             self._state = STARTING
         exits.keep(self)
+        prepare(ExecutionRecord, ShutdownReport, TaskEvent)
         try:
             self.pool.start(self, self.clock)
             self._unwatch = self.clock.watch(self.clock_moved)
@@ -345,6 +352,21 @@ class Scheduler(Control):
     def __repr__(self) -> str:
         words = ("new", "starting", "running", "closing", "closed")
         return f"<Scheduler {words[self._state]}, {len(self.engine.entries)} tasks>"
+
+
+_OWN_OPTIONS = (
+    "workers",
+    "clock",
+    "ids",
+    "store",
+    "listeners",
+    "pool",
+    "history_limit",
+    "keep_finished",
+    "dead_letter_limit",
+    "event_limit",
+    "result_limit",
+)
 
 
 def _check_pool(pool: object, workers: int, pool_options: Mapping[str, Any]) -> None:

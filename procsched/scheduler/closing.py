@@ -270,6 +270,15 @@ class ClosingDriver(WaitingDriver):
             report = closing.report = self._make_report_locked(closing)
             self._open_idle_gates_locked()
         exits.release(self)
+        if report.killed or report.returned:
+            with self._inside:
+                log.warning(
+                    "the shutdown ended %d runs that did not end in time (%s) and gave back %d due tasks (%s)",
+                    len(report.killed),
+                    ", ".join(report.killed),
+                    len(report.returned),
+                    ", ".join(report.returned),
+                )
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from procsched.errors import (
     ValidationError,
 )
 from procsched.scheduler.closing import ClosingDriver
-from procsched.scheduler.driver import RUNNING
+from procsched.scheduler.driver import NEW, RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,6 +197,11 @@ class Control(ClosingDriver):
         seconds = None if timeout is None else finite_seconds("timeout", timeout)
         with self._lock:
             entry = self._entry_locked(task)
+            if self._state == NEW and seconds is None:
+                raise SchedulerStateError(
+                    "the scheduler has not been started, so there is nothing to wait for: call start() before, "
+                    "enter it as a context manager, or give a timeout"
+                )
         self.refuse_here("wait", entry)
         record, why = self.wait_for_end(entry, seconds)
         if record is not None:

@@ -23,7 +23,7 @@ from collections import deque
 from procsched._core.engine import Engine
 from procsched._core.entries import AFTER_RUN
 from procsched._core.failures import describe
-from procsched._core.models import Outcome
+from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
 from procsched.clock import SystemClock, adapt_clock
 from procsched.errors import ValidationError
@@ -49,6 +49,8 @@ TORN = 0.02  # seconds; readings of the clock that lie further apart are not of 
 PROBLEMS = 20  # texts that stats() shows
 
 NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
+
+_WONT_RUN = "; no attempt is left: it is in the dead letter, and runs again after revive()"
 
 log = logging.getLogger("procsched")
 
@@ -263,12 +265,13 @@ class Driver:
         with self._inside:
             log.log(
                 level,
-                "task %s (%s) attempt %d %s%s%s",
+                "task %s (%s) attempt %d %s%s%s%s",
                 record.task_id,
                 record.name,
                 record.attempt,
                 "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
                 "" if record.error is None else f": {record.error}",
+                _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
                 "" if expected else " (too late to count)",
                 extra=_fields(record.task_id, record.name, record.attempt, record.pid),
             )

@@ -20,6 +20,7 @@ class Ending:
         error: one line for a person, None on success.
         result: a `Sealed` (process pools) or the value itself (pools in this process).
         exception: the exception: a `Sealed` or the object itself; None where it could not travel.
+        obstacle: why it could not.
         elapsed: seconds between hand-over and end by the pool's clock, or None.
     Others are as in `ExecutionRecord`.
     """
@@ -27,6 +28,7 @@ class Ending:
     # Class attributes are the defaults: one is made for every call, and most calls just succeed.
     result: Any = None
     exception: Any = None
+    obstacle: str = ""
     elapsed: float | None = None
     traceback: str | None = None
     stack: str | None = None

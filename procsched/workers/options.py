@@ -63,6 +63,35 @@ class PoolOptions:
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
 
 
+POOL_OPTIONS = (
+    "initializer",
+    "initargs",
+    "preload",
+    "max_runs_per_worker",
+    "max_rss_per_worker",
+    "env",
+    "cwd",
+    "nice",
+    "capture_output",
+    "start_timeout",
+)
+
+
+def check_names(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse options that nobody has, with the nearest that somebody has.
+
+    Raises:
+        ValidationError: naming the option.
+    """
+    for name in given:
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValidationError(f"unknown option {name!r}; {hint}known are {', '.join(sorted(known))}")
+
+
 def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int | None:
     """Return a whole number of at least 1, or None where that is allowed.
 

@@ -343,13 +343,14 @@ class ProcessPool:
             ending = Ending(Outcome.SUCCEEDED)
             ending.result = Sealed(frame.payload)
         else:
-            text, traceback, carried = wire.unpack(frame.payload, 3)
+            text, traceback, carried, obstacle = wire.unpack(frame.payload, 4)
             if frame.flags & wire.SOFT and call.soft_timeout is not None:
                 ending = Ending(*verdicts.soft_timed_out(call.soft_timeout))
             else:
                 ending = Ending(Outcome.FAILED, text)
             ending.traceback = traceback
             ending.exception = None if carried is None else Sealed(carried)
+            ending.obstacle = obstacle
         ending.pid = worker.pid
         if frame.second >= 0:
             ending.cpu_seconds = frame.second

@@ -83,6 +83,7 @@ class Worker(Alarm):
     """A child process with its handle in the parent."""
 
     __slots__ = (
+        "asked_at",
         "call",
         "call_number",
         "cpu_base",
@@ -147,6 +148,7 @@ class Worker(Alarm):
         self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
         self.held: Any = None  # an ending that waits for the tree to be gone
         self.dump_end = 0.0  # steady time
+        self.asked_at = -1  # where in `output` a stack was asked for before the grace
         self.start_error: tuple[str, str | None] | None = None
         self.output = bytearray()
         self.output_truncated = False
@@ -289,7 +291,7 @@ class Worker(Alarm):
             self.cpu_base = frame.second
             self.fleet.on_ready(self)
         elif kind == wire.START_FAILED and self.state is WorkerState.STARTING:
-            text, traceback, _carried = wire.unpack(frame.payload, 3)
+            text, traceback, _carried, _obstacle = wire.unpack(frame.payload, 4)
             self.start_error = (f"the worker could not start: {text}", traceback)
             self.kill()
         else:
@@ -335,6 +337,7 @@ class Worker(Alarm):
                     break
                 self.output += data
                 if len(self.output) > 2 * OUTPUT_KEPT:
+                    self.asked_at = max(-1, self.asked_at - (len(self.output) - OUTPUT_KEPT))
                     del self.output[:-OUTPUT_KEPT]
                     self.output_truncated = True
         except BlockingIOError:
@@ -345,10 +348,11 @@ class Worker(Alarm):
     def take_output(self) -> tuple[bytes, str | None, bool]:
         """Return output, stack and whether output was lost, of the run that ended, and begin anew."""
         self.on_side(READ)
-        output, stack = verdicts.split_stack(bytes(self.output))
+        output, stack = verdicts.split_stack(bytes(self.output), self.asked_at)
         truncated = self.output_truncated or len(output) > OUTPUT_KEPT
         self.output.clear()
         self.output_truncated = False
+        self.asked_at = -1
         return output[-OUTPUT_KEPT:], stack, truncated
 
     def add_output(self, ending: Ending, call: Call) -> None:
@@ -445,6 +449,10 @@ class Worker(Alarm):
         if not grace:
             self.dump_or_kill()
             return
+        if reason == REASON_DEADLINE and self.pid is not None and _answers_dump(self.pid):
+            self.on_side(READ)
+            self.asked_at = len(self.output)
+            self.signal(DUMP_SIGNAL)  # where it is now, before it begins to clean up
         self.page[ASK_REASON] = reason
         self.page[ASK_NUMBER] = self.call_number
         self.fleet.ask(self)

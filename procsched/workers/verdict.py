@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STACK_HEADS = (b"Stack (most recent call first):\n", b"Fatal Python error: ", b"Current thread 0x")
-_LAST_LINES = ("  File ", "  ...", "Extension modules: ")
+_LAST_LINES = (b"  File ", b"  ...", b"Extension modules: ")
 _BOTTOM = b" in <module>\n"
 _OURS = (os.sep + os.path.join("procsched", "child") + os.sep,)
 
@@ -70,11 +70,28 @@ def stack_is_complete(data: bytes | bytearray) -> bool:
     return start >= 0 and data.endswith((_BOTTOM, b"  ...\n"))
 
 
-def split_stack(data: bytes) -> tuple[bytes, str | None]:
-    """Cut faulthandler's dump off the end of captured output; return the output and the stack, or None.
+def split_stack(data: bytes, asked_at: int = -1) -> tuple[bytes, str | None]:
+    """Cut faulthandler's dumps out of captured output; return the output and the stack, or None.
 
-    The frames of procsched itself, below the action, are left out.
+    The frames of procsched itself, below the action, are left out, and so is a line that was not written whole.
+
+    Args:
+        asked_at: where in `data` a dump was asked for, after which the run could go on and write more; -1 for
+            nowhere. Of two dumps the one that was asked for counts: the other came when the grace was over.
     """
+    asked = None
+    start = data.find(STACK_HEADS[0], asked_at) if asked_at >= 0 else -1
+    if start >= 0:
+        bottom = data.find(_BOTTOM, start)
+        end = len(data) if bottom < 0 else bottom + len(_BOTTOM)
+        asked = _shown(data[start:end])
+        data = data[:start] + data[end:]
+    output, last = _split_last(data)
+    return output, asked or last
+
+
+def _split_last(data: bytes) -> tuple[bytes, str | None]:
+    """Cut a dump off the end: that of a process that was killed or crashed, so that nothing follows it."""
     starts = [found for head in STACK_HEADS if (found := data.rfind(head)) >= 0]
     if not starts:
         return data, None
@@ -82,17 +99,21 @@ def split_stack(data: bytes) -> tuple[bytes, str | None]:
     fatal = data.rfind(STACK_HEADS[1])
     if 0 <= fatal < start:
         start = fatal
-    lines = data[start:].decode("utf-8", "replace").splitlines()
+    # faulthandler has the last word: what goes on behind a stack, or has no frame, is the run's own output.
+    last = next((line for line in reversed(data[start:].splitlines()) if line.strip()), b"")
+    stack = _shown(data[start:]) if last.startswith(_LAST_LINES) else None
+    return (data, None) if stack is None else (data[:start], stack)
+
+
+def _shown(block: bytes) -> str | None:
+    """Return a dump without our own frames, or None where it has no other."""
+    whole = block[: block.rfind(b"\n") + 1].decode("utf-8", "replace")
     kept: list[str] = []
-    for line in lines:
+    for line in whole.splitlines():
         if any(mark in line for mark in _OURS) or (line.startswith('  File "<string>"') and kept):
             continue
         kept.append(line)
-    # faulthandler has the last word: what goes on behind a stack, or has no frame, is the run's own output.
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    if not last.startswith(_LAST_LINES) or not any(line.startswith("  File") for line in kept):
-        return data, None
-    return data[:start], "\n".join(kept).strip()
+    return "\n".join(kept).strip() if any(line.startswith("  File") for line in kept) else None
 
 
 def note_stuck(error: str | None, stuck: tuple[int, ...]) -> str | None:

@@ -346,3 +346,14 @@ def test_the_end_is_seen_without_looking(bench: Bench) -> None:
         assert poll.poll(0)
     finally:
         os.close(descriptor)
+
+
+def test_with_a_grace_the_stack_is_from_the_deadline(bench: Bench) -> None:
+    """A run that cleans up within its grace shows where it was when its time ran out, and all of its output."""
+    future = bench.executor.options(timeout=0.2, grace=20.0, capture_output=True).submit(faults.cleans_up)
+    with pytest.raises(TaskTimeoutError):
+        future.result(support.TIMEOUT)
+    record = future.wait_record(support.TIMEOUT)
+    assert record.output == "before\nafter\n"
+    assert record.stack is not None
+    assert "in cleans_up" in record.stack

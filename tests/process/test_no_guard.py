@@ -315,3 +315,26 @@ def test_a_worker_starts_with_the_state_of_that_moment(tmp_path: Path, what: str
         f"    print(repr(executor.submit(lambda: (__import__('os') and eval({look!r}, {{'os': os}}))).result(30)))\n"
     )
     assert run_it(tmp_path, "-c", program) == f"{expected!r}\n"
+
+
+def test_a_function_with_a_cache_in_the_main_script_travels(tmp_path: Path) -> None:
+    """A function of the main script under lru_cache works in a job, by itself and when another one calls it."""
+    script = tmp_path / "cached.py"
+    script.write_text(
+        "import functools\n"
+        "from procsched import run, shutdown_shared\n"
+        "@functools.lru_cache(maxsize=7)\n"
+        "def square(x):\n    return x * x\n"
+        "def use(x):\n    return square(x), square.cache_parameters()['maxsize']\n"
+        "assert run(square, 3) == 9\n"
+        "assert run(use, 4) == (16, 7)\n"
+        "shutdown_shared()\nprint('all is well')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=support.TIMEOUT,
+    )
+    assert (done.stdout, done.stderr) == ("all is well\n", "")
