@@ -26,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "cron",
         help="list the next due times of a cron expression",
+        usage='%(prog)s [-h] [--tz ZONE] [--next N] [--from ISO] "EXPRESSION"',
         description="List the next due times of a cron expression, in its zone and in UTC.",
     )
     parser.add_argument(
@@ -79,7 +80,7 @@ def _expression(words: list[str]) -> str:
         return words[0]
     quoted = """put all fields between quotes, for example: procsched cron "30 2 * * *\""""
     if len(words) == 1:
-        raise ScheduleError(f"{words[0]!r} is one word, not a cron expression; {quoted}")
+        raise ScheduleError(f"{words[0]!r} is no cron expression; {quoted}")
     raise ScheduleError(f"the expression is in {len(words)} words; {quoted}")
 
 

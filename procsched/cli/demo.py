@@ -44,10 +44,10 @@ MOST_WORKERS: Final = 8  # by default; with more the acts would be over before o
 
 NEXT: Final = """\
 Try next:
-  procsched doctor                                   what this system offers, tried out
-  procsched cron "30 2 * * *" --tz Europe/Berlin     when a cron expression is due
-  procsched demo PATH                                the same on files of yours
-  python3 -m pydoc procsched.Scheduler               how to use it in your program"""
+  procsched doctor                       what this system offers, tried out
+  procsched cron "30 2 * * MON-FRI"      when a cron expression is due
+  procsched demo PATH                    the same on files of yours
+  python3 -m pydoc procsched.Scheduler   how to use it in your program"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SLOWEST: Final = 3  # files that get a row of their own
 MOST: Final = 6  # entries of a list of most used things
+TASK_WIDTH: Final = 24  # characters of a file's path in the table, so that its numbers fit into 80
 
 # The record of a file, and its path for a person.
 Analysed = tuple[str, "ExecutionRecord"]
@@ -27,7 +28,9 @@ def table_rows(files: Sequence[Analysed], acts: Mapping[str, Act]) -> list[Row]:
     """Return the rows of the final table: all files as one, the slowest few, then each troublemaker."""
     rows = [_row(f"{len(files):,} files", [record for _name, record in files], "one job each")]
     slowest = sorted(files, key=lambda item: item[1].duration, reverse=True)[:SLOWEST]
-    rows += [_row(_shorten(f"  {name}", 34), [record], "among the slowest") for name, record in slowest]
+    rows += [
+        _row(_shorten(f"  {name}", TASK_WIDTH), [record], "among the slowest") for name, record in slowest
+    ]
     for act in acts.values():
         error = act.records[-1].error if act.records else None
         remarks = [error, *act.notes] if error else act.notes

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 LINE_EVERY: Final = 1.0  # seconds between two lines of progress without a terminal
 COLUMNS: Final = ("task", "attempts", "outcome", "duration", "CPU", "peak memory", "")
 NUMBERS: Final = frozenset({1, 3, 4, 5})  # the columns that are aligned to the right
+WIDE: Final = 120  # characters in a line from which on the remarks have room beside the numbers
 
 
 class Row(NamedTuple):
@@ -104,18 +105,26 @@ class RichView:
         self._bar.update(self._task, completed=done, total=total, description=text)
 
     def table(self, rows: Sequence[Row]) -> None:
-        """Write the rows as a table."""
+        """Write the rows as a table; on a narrow terminal with the remarks below it, where they can be read."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        table: Any = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column, name in enumerate(COLUMNS):
+        wide = self._bar.console.width >= WIDE
+        shown = len(COLUMNS) if wide else len(COLUMNS) - 1
+        table: Any = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for column, name in enumerate(COLUMNS[:shown]):
             number = column in NUMBERS
-            table.add_column(name, justify="right" if number else "left", no_wrap=number)
+            table.add_column(
+                name.replace(" ", "\n"), justify="right" if number else "left", no_wrap=number or column == 0
+            )
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*map(Text, row[:shown]))
         self._bar.console.print(table)
+        if not wide:
+            for row in rows:
+                if row.remark:
+                    self.say(f"  {row.task.strip()}: {row.remark}")
 
     def close(self) -> None:
         """Let the bar stand still and end its thread."""

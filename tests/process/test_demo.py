@@ -66,7 +66,7 @@ def test_demo(tree: Path, start: Start, tmp_path: Path) -> None:
         r"segfault +1 +crashed .*worker died: SIGSEGV",
         r"flaky +3 +failed, failed, succeeded",
         r"cancelled +1 +killed",
-        r"backtrack +1 +timed_out .*exceeded its 1.5 s budget, line \d+ of ",
+        r"backtrack +1 +timed_out .*exceeded its 1.5 s budget, the text to match was line \d+ of ",
         r"stubborn +1 +timed_out .*exceeded its 1.5 s budget",
         r"  backtrack +its whole tree was dead -?\d+\.\d ms after its deadline",
         r"  stubborn +its whole tree was dead -?\d+\.\d ms after its deadline and 0.25 s of grace",

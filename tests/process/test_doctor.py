@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from procsched.cli import doctor_probes
+from procsched.cli import __main__ as cli
+from procsched.cli import doctor, doctor_probes
 
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="what is expected here is what Linux has")
@@ -77,3 +78,15 @@ def test_probe_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(doctor_probes.MissingError, match="switched off by PROCSCHED_WITHOUT"):
         doctor_probes.need("eventfd")
     doctor_probes.need("fork")
+
+
+def test_unknown_feature_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name in PROCSCHED_WITHOUT that means nothing is an error: else one would believe that it was tried."""
+    monkeypatch.setenv("PROCSCHED_WITHOUT", "eventfd,nope")
+    assert cli.main(["doctor"]) == doctor.EXIT_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "PROCSCHED_WITHOUT names 'nope'" in err
+    assert "fork, pidfd, " in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import types
@@ -57,9 +58,15 @@ def test_help_of_each_command(name: str, capsys: pytest.CaptureFixture[str]) -> 
         (["demo", "--workers", "0"], "argument --workers: invalid positive number value: '0'"),
         (["demo", "--workers", "two"], "argument --workers: invalid positive number value: 'two'"),
         (["demo", "--seconds", "nan"], "argument --seconds: invalid positive number value: 'nan'"),
-        (["demo", "one", "two"], "unrecognized arguments: two"),
-        (["doctor", "--xml"], "unrecognized arguments: --xml"),
-        (["cron"], "the following arguments are required: expression"),
+        (["demo", "one", "two"], "procsched demo: error: unrecognized arguments: two"),
+        (["doctor", "--xml"], "procsched doctor: error: unrecognized arguments: --xml"),
+        (["cron", "@daily", "--xml"], "usage: procsched cron "),
+        (["cron"], "the following arguments are required: EXPRESSION"),
+        (["cron", "0", "0", "CHANGELOG.md", "docs", "*"], "put all fields between quotes"),
+        (["cron", "0", "0", "*", "*", "*", "--tz", "Europe/Berlin"], "put all fields between quotes"),
+        (["cron", "0"], "'0' is no cron expression; put all fields between quotes"),
+        (["cron", ""], "'' is no cron expression; put all fields between quotes"),
+        (["cron", "@daily", "--from", "soon"], "--from 'soon' is no ISO date or time; write for example"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -79,6 +86,24 @@ def test_command_runs_and_its_code_is_returned(capsys: pytest.CaptureFixture[str
     assert cli.main(["cron", "0 3 * * *", "--from", "2026-01-01T00:00Z", "--next", "1"]) == cli.EXIT_OK
     assert capsys.readouterr().out == "2026-01-01T03:00:00+00:00  2026-01-01T03:00:00Z\n"
     assert cli.main(["cron", "0 25 * * *"]) == cli.EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("start", "due"),
+    [
+        ("2026-03-28", "2026-03-28T03:00:00+01:00  2026-03-28T02:00:00Z"),
+        ("2026-03-28T03:00", "2026-03-29T03:00:00+02:00  2026-03-29T01:00:00Z"),
+        ("2026-03-28T03:00Z", "2026-03-29T03:00:00+02:00  2026-03-29T01:00:00Z"),
+        ("2026-03-28T03:00+02:00", "2026-03-28T03:00:00+01:00  2026-03-28T02:00:00Z"),
+    ],
+)
+def test_start_without_offset_is_in_the_zone(
+    start: str, due: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--from` is what the clock on the wall of `--tz` shows, unless it has an offset of its own."""
+    words = ["cron", "0 3 * * *", "--tz", "Europe/Berlin", "--next", "1", "--from", start]
+    assert cli.main(words) == cli.EXIT_OK
+    assert capsys.readouterr().out == f"{due}\n"
 
 
 def test_interrupt_has_its_own_code(
@@ -336,3 +361,29 @@ def test_rich_view_moves_and_stops(capsys: pytest.CaptureFixture[str]) -> None:
     assert "news [not markup]" in out
     assert "[why]" in out
     assert "1/2" in out
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_rich_table_is_readable(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """No word of the table is cut off, also on a terminal of 80 columns."""
+    pytest.importorskip("rich")
+    path, text = (
+        "  test/...fication.py",
+        "exceeded its 1.5 s budget, the text to match was line 24 of __future__.py",
+    )
+    rows = [
+        demo_view.Row(
+            "1,786 files", "1,786", "1,786 x succeeded", "102.11 s", "651.90 s", "1520.1 MB", "one each"
+        ),
+        demo_view.Row(path, "1", "succeeded", "2.11 s", "2.90 s", "52.1 MB", "among the slowest"),
+        demo_view.Row("backtrack", "1", "timed_out", "1.50 s", "1.49 s", "20.1 MB", text),
+        demo_view.Row("flaky", "3", "failed, failed, succeeded", "1.1 ms", "", "20.1 MB", ""),
+    ]
+    view = demo_view.RichView()
+    view._bar.console.width = width  # type: ignore[attr-defined]
+    view.table(rows)
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)  # without colours
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= width
+    for word in " ".join(" ".join(row) for row in rows).split():
+        assert word in out
