@@ -221,13 +221,21 @@ class Core:
 
     def check_open(self) -> None:
         """Refuse where this executor takes no calls."""
+        self.refuse_fork()
+        if self.refused:
+            raise SchedulerStateError(self.refused)
+
+    def refuse_fork(self) -> None:
+        """Refuse in a fork of the process whose workers these are.
+
+        Raises:
+            SchedulerStateError: naming the remedy.
+        """
         if self.started and self.pid != os.getpid():
             raise SchedulerStateError(
                 f"this executor belongs to process {self.pid}, of which this one is a fork; "
                 "make a new one after the fork"
             )
-        if self.refused:
-            raise SchedulerStateError(self.refused)
 
     def enqueue(self, item: _Item) -> None:
         """Queue an attempt again."""
@@ -316,6 +324,7 @@ class Core:
 
     def cancel(self, future: ProcessFuture[Any]) -> bool:
         """Withdraw or end a call: see `ProcessFuture.cancel`."""
+        self.refuse_fork()
         item: _Item | None = future._item
         if item is None:
             return future.cancelled()
@@ -325,6 +334,7 @@ class Core:
             if withdrawn:
                 item.state = _State.OVER
                 item.cancelled = True
+                item.payload = b""  # it may stay in its queue for a while
                 self.withdrawn += item.queued
             elif item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
                 item.cancelled = True
@@ -353,10 +363,11 @@ class Core:
         """Run the done-callbacks of a future on the callback thread."""
         with self.lock:
             if self.callback_thread is None:
-                self.callback_thread = threading.Thread(
+                thread = threading.Thread(
                     target=self.serve_callbacks, name="procsched-callbacks", daemon=True
                 )
-                self.callback_thread.start()
+                thread.start()
+                self.callback_thread = thread
         self.callbacks.put(run)
 
     def serve_callbacks(self) -> None:

@@ -151,6 +151,8 @@ class ProcessFuture(Future["R"]):
         one to ask begins anew.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        if not self.done():
+            self._owner.refuse_fork()  # there nobody would ever end it
         super().exception(timeout)
         if self._ending is None:
             return
@@ -187,6 +189,7 @@ class ProcessFuture(Future["R"]):
             TimeoutError: `timeout` seconds have passed.
             CancelledError: the call was cancelled before it started, so there will be no record.
         """
+        self._owner.refuse_fork()
         closed = threading.Event()
         with self._condition:
             if self._item is None:

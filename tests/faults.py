@@ -996,3 +996,10 @@ def cleans_up() -> None:
         time.sleep(1000)
     finally:
         print("after")
+
+
+def tell_and_fail(path: str) -> None:
+    """Leave a mark and fail."""
+    with open(path, "a") as file:
+        file.write("x")
+    raise ValueError("again")

@@ -59,6 +59,7 @@ class Helper:
         self.deaths = [fd for fd in (watch_process(parent), watch_process(guard)) if fd is not None]
         self.wakeups = Wakeups()
         self.children = _system.OwnChildren()
+        self.guard = guard
         self.requests: list[tuple[Any, list[int]]] = []  # received, and not looked at yet
         self.workers: dict[int, int] = {}  # pid -> worker number, of those not reaped
         self.own: set[int] = set()  # children that `preload` left: part of the helper, not of a run
@@ -128,6 +129,8 @@ class Helper:
         except OSError:  # the parent went while it was being answered
             self.requests.clear()
         end_all_children(self.wakeups.wait)
+        if os.getppid() == self.guard:
+            os.kill(self.guard, signal.SIGKILL)  # it has nothing left to do, and may be stopped
         self.control.close()
 
     def serve_requests(self, poller: select.poll) -> None:

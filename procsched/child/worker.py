@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _getsignal: Any = _signal.getsignal
 _pthread_sigmask: Any = _signal.pthread_sigmask
 
+HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _TIMERS = tuple(
@@ -549,7 +550,7 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
     _system.become_subreaper()
     page = mmap.mmap(page_fd, PAGE_SIZE, offset=options["page"] * PAGE_SIZE)
     os.close(page_fd)
-    worker = Worker(channel_fd, side_fd, page)
+    worker = Worker(_out_of_the_way(channel_fd), _out_of_the_way(side_fd), page)
     os.register_at_fork(after_in_child=lambda: _forget(worker))
     code = 1
     try:
@@ -574,6 +575,18 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
     finally:
         if os.getpid() == worker.pid:
             _leave(code)
+
+
+def _out_of_the_way(fd: int) -> int:
+    """Move a descriptor to a high number, where a job that tidies up does not mistake it for one of its own."""
+    import fcntl
+
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:  # the limit is lower
+        return fd
+    os.close(fd)
+    return moved
 
 
 def _forget(worker: Worker) -> None:

@@ -70,6 +70,7 @@ class ClosingDriver(WaitingDriver):
     """The driver with its end."""
 
     _closing: Closing | None = None  # guarded by _lock
+    _exiting = False  # the interpreter is exiting
 
     def close(self, drain: bool, timeout: float | None) -> ShutdownReport:
         """Shut down, or take part in a shutdown that goes on. See the module."""
@@ -270,21 +271,19 @@ class ClosingDriver(WaitingDriver):
             report = closing.report = self._make_report_locked(closing)
             self._open_idle_gates_locked()
         exits.release(self)
-        if report.killed or report.returned:
-            with self._inside:
-                log.warning(
-                    "the shutdown ended %d runs that did not end in time (%s) and gave back %d due tasks (%s)",
-                    len(report.killed),
-                    ", ".join(report.killed),
-                    len(report.returned),
-                    ", ".join(report.returned),
-                )
+        # At the interpreter's exit that is what happens to whatever is left, and no surprise.
+        level = logging.INFO if self._exiting else logging.WARNING
+        for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
+            if ids and log.isEnabledFor(level):
+                with self._inside:
+                    log.log(level, "the shutdown %s tasks %s", what, ", ".join(ids))
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------
 
     def end_at_exit(self) -> None:
         """Shut down at the interpreter's exit: wait for nothing."""
+        self._exiting = True
         try:
             self.close(False, 0.0)
         except Exception:  # atexit would print it and go on, without our name in it

@@ -22,8 +22,9 @@ class TimedDriver(Driver):
     _timer: threading.Thread | None = None
 
     def _start_timer(self) -> None:
-        self._timer = threading.Thread(target=self._run_timer, name="procsched-timer", daemon=True)
-        self._timer.start()
+        timer = threading.Thread(target=self._run_timer, name="procsched-timer", daemon=True)
+        timer.start()
+        self._timer = timer  # only one that runs: the shutdown joins it
 
     def _run_timer(self) -> None:
         _system.sharpen_timers()
@@ -36,8 +37,9 @@ class TimedDriver(Driver):
                     if stall < 0.0:
                         return
                 failures = 0
-            except Exception as error:
-                # Whatever it is, the timer goes on: otherwise everything would stand still in silence.
+            except BaseException as error:
+                # Whatever it is, a SystemExit of a user's schedule too, the timer goes on: else everything
+                # would stand still in silence.
                 failures += 1
                 text = f"the timer failed {failures} times: {describe(error)}"
                 log.exception("%s", text)

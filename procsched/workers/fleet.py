@@ -434,10 +434,14 @@ class Fleet(Alarm):
 
     def _finish(self) -> None:
         self.alarm = math.inf
+        self.release()
+        self.pool.on_closed()
+
+    def release(self) -> None:
+        """Let go of the shared memory."""
         self.pages.release()
         self._page_map.close()
         os.close(self._page_fd)
-        self.pool.on_closed()
 
 
 def _memory_file(size: int) -> int:

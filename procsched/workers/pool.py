@@ -156,12 +156,16 @@ class ProcessPool:
         self.loop = Loop("procsched-io", self._on_loop_error)
         try:
             self.fleet = Fleet(self)
+            try:
+                self.loop.start()
+            except BaseException:  # no thread can be started now
+                self.fleet.release()
+                raise
         except BaseException:
             self.loop.close()
             raise
         self._source = source
         self.loop.alarms.add(self.fleet)
-        self.loop.start()
         self.loop.call_soon(self.fleet.ensure)
 
     def pump(self) -> None:

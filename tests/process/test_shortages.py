@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from procsched import ProcessExecutor
-from tests import support
+from procsched import ProcessExecutor, RetryPolicy, SchedulerStateError
+from tests import faults, support
 from tests.pools import ROOT
 
 SHORTAGE = """
@@ -72,3 +74,35 @@ def test_an_executor_that_was_not_used_before_a_fork_works_in_it() -> None:
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     executor.shutdown()
+
+
+def test_a_fork_is_told_that_a_future_is_not_its_own() -> None:
+    """In a fork of the parent a call that runs would be waited for in vain: it is an error that says so."""
+    with ProcessExecutor(1) as executor:
+        future = executor.submit(time.sleep, 1000)
+        support.eventually(future.running)
+        pid = os.fork()
+        if pid == 0:
+            code = 0
+            for ask in (future.result, future.exception, future.wait_record, future.cancel):
+                try:
+                    ask()
+                    code = 1
+                except SchedulerStateError:
+                    pass
+                except BaseException:
+                    code = 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert future.cancel()
+
+
+def test_killing_the_workers_reaches_a_call_between_two_attempts(tmp_path: Path) -> None:
+    """A call that waits for its next attempt is cancelled by `kill_workers`, and is not tried again."""
+    executor = ProcessExecutor(1, retry=RetryPolicy(4, initial_backoff=1000.0, max_backoff=1000.0))
+    future = executor.submit(faults.tell_and_fail, str(tmp_path / "told"))
+    support.eventually(lambda: future.records)
+    executor.kill_workers()
+    executor.shutdown()
+    assert future.cancelled()
+    assert (tmp_path / "told").read_text() == "x"

@@ -688,3 +688,25 @@ def test_log_records_carry_fields(caplog: pytest.LogCaptureFixture) -> None:
     found = [record for record in caplog.records if getattr(record, "task_id", None) == task.id]
     assert [(r.task_name, r.attempt, r.levelname) for r in found] == [("t", 1, "WARNING")]  # type: ignore[attr-defined]
     assert "ValueError: bad row" in found[0].getMessage()
+
+
+class _Leaves:
+    """A schedule that raises what is no Exception."""
+
+    def first_run(self, now: float) -> float:
+        """Run at once."""
+        return now
+
+    def next_run(self, record: object, now: float) -> float:
+        """Leave."""
+        raise SystemExit(3)
+
+
+def test_a_schedule_that_leaves_does_not_end_the_timer() -> None:
+    """SystemExit out of a schedule fails its own task; the timer goes on."""
+    with Scheduler(pool=ThreadPool(1)) as scheduler:
+        bad = scheduler.schedule("leaves", abs, _Leaves(), args=(1,))
+        good = scheduler.schedule_after(abs, 0.05, args=(-2,))
+        assert scheduler.wait(good, 20).result == 2
+        assert scheduler.wait_idle(20)
+        assert bad.status is TaskStatus.FAILED
