@@ -130,7 +130,7 @@ class Helper:
             self.requests.clear()
         end_all_children(self.wakeups.wait)
         if os.getppid() == self.guard:
-            os.kill(self.guard, signal.SIGKILL)  # it has nothing left to do, and may be stopped
+            os.kill(self.guard, signal.SIGCONT)  # it may be stopped, and is to see that we are gone
         self.control.close()
 
     def serve_requests(self, poller: select.poll) -> None:
