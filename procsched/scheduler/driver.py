@@ -182,8 +182,9 @@ class Driver:
     def _wake_timer_locked(self) -> None:
         self._stale = True
         if self._timer_waits:
-            self._timer_waits = False
+            # In this order: a KeyboardInterrupt in between costs a second notify, not the timer's wake-up.
             self._changed.notify()
+            self._timer_waits = False
 
     def _note(self, text: str) -> None:
         """Remember a problem for stats()."""
