@@ -1,6 +1,6 @@
 """Kill a regular expression that hangs, and see where it hung.
 
-The engine is C code that holds the interpreter: no thread and no signal handler written in Python can stop it.
+The engine is C code that holds the interpreter while it looks for a match: no other thread even gets to run.
 There is no ``if __name__ == "__main__":`` here, in none of these examples: workers never run this script again.
 """
 

@@ -6,7 +6,7 @@ from procsched import Scheduler
 
 
 def match(text):
-    return re.match(r"(a+)+$", text)  # backtracks for centuries, in C, holding the GIL
+    return re.match(r"(a+)+$", text)  # backtracks for hours, in C: no thread could stop it
 
 
 with Scheduler(workers=2) as scheduler:
