@@ -50,9 +50,8 @@ class _Outlet:
         self.errors: dict[object, int] = {}
 
     def wake(self) -> None:
-        """Let the thread look again."""
-        if self.parked:
-            self.parked = False
+        """Let the thread look again. One step, so that a signal handler that raises cannot come in between."""
+        if self.parked and self.gate.locked():
             self.gate.release()
 
     def is_past(self, number: int) -> bool:
@@ -261,6 +260,8 @@ class EventDelivery:
                     outlet.parked = True
             if entry is None:
                 outlet.gate.acquire()
+                with self._lock:
+                    outlet.parked = False
                 continue
             try:
                 outlet.listener.on_task_event(entry[1])

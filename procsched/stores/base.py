@@ -192,8 +192,8 @@ class StoreWriter:
                 return
             self._queue.append(change)
             if self._parked:
+                self._work.notify()  # first: a signal handler that raises in between must not leave it asleep
                 self._parked = False
-                self._work.notify()
             elif self._thread is None:
                 self._start_locked()
 

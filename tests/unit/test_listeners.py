@@ -497,3 +497,39 @@ def test_wait_for_passes_on_what_the_predicate_raises() -> None:
         log.wait_for(lambda events: 1 / 0, 0.0)
     log.on_task_event(event(1))
     assert len(log) == 1
+
+
+class _RaisingGate:
+    """A gate whose first release is interrupted, as by a signal handler that raises."""
+
+    def __init__(self, gate: threading.Lock) -> None:
+        self.gate = gate
+        self.armed = True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.gate, name)
+
+    def release(self) -> None:
+        """Open the gate, but not the first time."""
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        self.gate.release()
+
+
+def test_an_interrupt_while_a_listener_is_woken_does_not_put_it_to_sleep() -> None:
+    """A KeyboardInterrupt between noticing that a listener sleeps and waking it delays it to the next event."""
+    heard = EventLog()
+    delivery = EventDelivery([heard], 100, lambda text: None)
+    delivery.publish(event(0))
+    assert delivery.wait_idle(real_seconds() + TIMEOUT)
+    outlet = delivery._outlets[0]
+    while not outlet.parked:
+        threading.Event().wait(0.001)
+    outlet.gate = _RaisingGate(outlet.gate)
+    with pytest.raises(KeyboardInterrupt):
+        delivery.publish(event(1))
+    delivery.publish(event(2))
+    assert delivery.wait_idle(real_seconds() + TIMEOUT)
+    assert len(heard) == 3
+    assert delivery.close(TIMEOUT)
