@@ -1003,3 +1003,10 @@ def tell_and_fail(path: str) -> None:
     with open(path, "a") as file:
         file.write("x")
     raise ValueError("again")
+
+
+def print_and_hang() -> None:
+    """Print two lines without flushing, and hang."""
+    print("one")
+    print("two")
+    time.sleep(1000)

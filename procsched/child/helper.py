@@ -8,6 +8,7 @@ them (unix(7), SCM_RIGHTS).
 from __future__ import annotations
 
 import functools
+import io
 import os
 import select
 import signal
@@ -81,13 +82,14 @@ class Helper:
         sys.path[:] = message["path"]
         sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
         # What every worker needs, so that they share it.
-        import faulthandler
-        import resource
-
         import procsched.child.worker as worker
 
-        del faulthandler, resource, worker
+        del worker
         _system.open_kernel_timer()
+        for stream in (sys.stdout, sys.stderr):
+            # A run that is killed shall not take along what it has printed.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True)
         name = ""
         try:
             import importlib
@@ -275,8 +277,10 @@ class Helper:
 
 
 def _freeze() -> None:
-    """Set apart what there is, so that a collection in a worker does not write to pages that it shares."""
+    """Set apart what there is, so that a collection in a worker does not write to pages that it shares.
+
+    Not collected before: that takes as long as two forks, and there is next to nothing to collect.
+    """
     import gc
 
-    gc.collect()
     gc.freeze()

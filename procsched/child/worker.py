@@ -14,10 +14,12 @@ import _signal  # type: ignore[import-not-found]
 import _thread
 import errno
 import faulthandler
+import fcntl
 import io
 import mmap
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
@@ -51,6 +53,7 @@ _pthread_sigmask: Any = _signal.pthread_sigmask
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
+_RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _TIMERS = tuple(
     getattr(signal, name)
@@ -129,7 +132,6 @@ class Worker:
         self.backstop = False  # whether the timer is armed
         self.home = -1  # descriptor of the working directory
         self.umask = 0o022
-        self.rlimits: list[int] = []  # numbers of the resource limits of this system
         self.base: list[Any] = []  # what `settings` said before the first run
         self.threads = 0
         self.children: set[int] = set()
@@ -155,8 +157,6 @@ class Worker:
             os.umask(options["umask"])
         if options["nice"]:
             os.nice(options["nice"])
-        import resource
-
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["descriptors"], hard))
         self.install_signals()
@@ -388,8 +388,6 @@ class Worker:
 
     def usage(self) -> tuple[float, int]:
         """Return CPU seconds and peak resident bytes since the last call, and begin anew."""
-        import resource
-
         own = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
@@ -411,8 +409,6 @@ class Worker:
 
         Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more.
         """
-        import resource
-
         standard: list[Any] = []
         for fd in (0, 1, 2):
             try:
@@ -420,9 +416,7 @@ class Worker:
                 standard.append((stat.st_dev, stat.st_ino))
             except OSError:
                 standard.append(None)
-        if not self.rlimits:
-            self.rlimits = _rlimits(resource)
-        limits = [resource.getrlimit(which) for which in self.rlimits]
+        limits = [resource.getrlimit(which) for which in _RLIMITS]
         ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(), os.getgid())
         affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         return [standard, limits, ids, os.getpriority(os.PRIO_PROCESS, 0), affinity]
@@ -527,11 +521,6 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
     return pickle.dumps((text, traceback_text(error), carried, why), 5)
 
 
-def _rlimits(resource: Any) -> list[int]:
-    """Return the numbers of the resource limits that this system has."""
-    return sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-
-
 def flush_streams() -> None:
     """Flush stdout and stderr, whatever the run made of them."""
     for stream in (sys.stdout, sys.stderr):
@@ -579,8 +568,6 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
 
 def _out_of_the_way(fd: int) -> int:
     """Move a descriptor to a high number, where a job that tidies up does not mistake it for one of its own."""
-    import fcntl
-
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     except OSError:  # the limit is lower

@@ -78,7 +78,7 @@ def parse(expression: str) -> Fields:
     _check_characters(expression, parts)
     if len(parts) not in (5, 6):
         raise ScheduleError(
-            f"{_named(expression)} has {len(parts)} fields; write five "
+            f"{_named(expression)} has {len(parts)} field{'' if len(parts) == 1 else 's'}; write five "
             "(minute, hour, day-of-month, month, day-of-week) or six with the second first"
         )
     if len(parts) == 5:

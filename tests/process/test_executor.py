@@ -838,3 +838,12 @@ def test_loading_that_is_interrupted_begins_anew(tmp_path: Path, monkeypatch: py
             future.result(support.TIMEOUT)
         assert future.result(support.TIMEOUT) == "loaded"
         assert future.exception(support.TIMEOUT) is None
+
+
+def test_what_a_killed_run_has_printed_is_kept(tmp_path: Path) -> None:
+    """Output of a run that is killed is in its record line by line, although nobody flushed it."""
+    with Bench(tmp_path, 1) as bench:
+        future = bench.executor.options(timeout=0.3, capture_output=True).submit(faults.print_and_hang)
+        with pytest.raises(TaskTimeoutError):
+            future.result(support.TIMEOUT)
+        assert future.wait_record(support.TIMEOUT).output == "one\ntwo\n"
