@@ -1,31 +1,18 @@
 """`ProcessExecutor`: the face of `concurrent.futures` on the pool that the scheduler uses too.
 
-    submit() --> Core: one queue per priority --next_call()--> ProcessPool --> worker
-    result() <-- ProcessFuture <-- Core.on_ended() <-- I/O thread
-    add_done_callback() <-- callback thread
-
-The `Core` does the work and is what the pool's thread refers to, so that an executor which nobody refers to any more
-can be collected: it then finishes its calls and ends.
+What happens to a call is in `calls.py`, which has the drawing.
 """
 
 from __future__ import annotations
 
-import atexit
 import collections
-import functools
-import logging
-import os
-import queue
-import threading
 import time
 import weakref
 from concurrent.futures import Executor
-from enum import IntEnum
 
-from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
-from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
-from procsched.future import ProcessFuture
-from procsched.workers.base import Call
+from procsched._core.models import NO_RETRY, Priority, RetryPolicy, finite_seconds
+from procsched.calls import UNSET, Core, Options
+from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,400 +20,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ParamSpec, TypeVar
 
-    from procsched.workers.base import Ending
-    from procsched.workers.pool import ProcessPool
+    from procsched.future import ProcessFuture
 
     P = ParamSpec("P")
     R = TypeVar("R")
 
 WINDOW_PER_WORKER = 16  # chunks of a `map` that are ahead of its consumer, unless `buffersize` says otherwise
 LEAST_WINDOW = 256
-
-KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
-
-logger = logging.getLogger("procsched")
-_UNSET: Any = object()
-
-
-class Options:
-    """The settings of a call, checked. `replace` makes a changed copy."""
-
-    __slots__ = ("capture_output", "grace", "name", "priority", "retry", "soft_timeout", "timeout")
-
-    def __init__(self) -> None:
-        self.timeout: float | None = None
-        self.soft_timeout: float | None = None
-        self.grace = 0.0
-        self.priority = Priority.NORMAL
-        self.retry = NO_RETRY
-        self.name = ""
-        self.capture_output = False
-
-    def replace(self, **changes: Any) -> Options:
-        """Return a copy with `changes`; a value of `_UNSET` changes nothing.
-
-        Raises:
-            ValidationError: naming the option.
-        """
-        made = Options()
-        for name in Options.__slots__:
-            setattr(made, name, getattr(self, name))
-        for name, value in changes.items():
-            if value is _UNSET:
-                continue
-            if name in ("timeout", "soft_timeout"):
-                value = None if value is None else finite_seconds(name, value, above=True)
-            elif name == "grace":
-                value = finite_seconds(name, value)
-            elif name == "retry":
-                if not isinstance(value, RetryPolicy):
-                    raise ValidationError(
-                        f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}"
-                    )
-            elif name == "priority":
-                if isinstance(value, bool) or value not in tuple(Priority):
-                    raise ValidationError(f"priority must be a Priority (0, 1 or 2), not {value!r}")
-                value = Priority(value)
-            elif name == "name":
-                if not isinstance(value, str):
-                    raise ValidationError(f"name must be a text, not {type(value).__name__} {value!r}")
-            elif name == "capture_output":
-                value = bool(value)
-            elif name in ("limits", "sandbox"):
-                if value is not None:
-                    raise ValidationError(
-                        f"{name} is not supported by this version of procsched; leave it None"
-                    )
-                continue
-            else:
-                raise ValidationError(f"unknown option {name!r}; known are {', '.join(Options.__slots__)}")
-            setattr(made, name, value)
-        if made.timeout is not None and made.soft_timeout is not None and made.soft_timeout >= made.timeout:
-            raise ValidationError(
-                f"soft_timeout must be shorter than timeout ({made.timeout} s), not {made.soft_timeout} s"
-            )
-        return made
-
-    @property
-    def per_item(self) -> bool:
-        """Whether each item of a `map` is an attempt of its own."""
-        return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
-
-
-class _State(IntEnum):
-    """Where a call stands, as the core sees it."""
-
-    WAITING = 0  # in a queue, or between two attempts
-    HANDED = 1  # taken by the pool
-    OVER = 2  # its last attempt has ended, or it was withdrawn
-
-
-class _Item(Call):
-    """One submitted call, through all its attempts. State, `cancelled` and `queued` are guarded by the core's lock."""
-
-    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "started_at", "state")
-
-    def __init__(self, core: Core, future: ProcessFuture[Any], payload: bytes, options: Options) -> None:
-        super().__init__(
-            payload,
-            timeout=options.timeout,
-            soft_timeout=options.soft_timeout,
-            grace=options.grace,
-            capture_output=options.capture_output,
-            name=options.name,
-        )
-        self.core = core
-        self.future = future
-        self.options = options
-        self.state = _State.WAITING
-        self.cancelled = False
-        self.queued = False
-        self.started_at = 0.0
-        self.began = 0.0
-
-    def ended(self, ending: Ending) -> None:
-        self.core.on_ended(self, ending)
-
-    def progressed(self, done: float, total: float | None, note: str) -> None:
-        self.future._progress = (done, total, note)
-
-
-class Core:
-    """The queues and the pool behind an executor. See the drawing above."""
-
-    def __init__(self, pool: ProcessPool) -> None:
-        self.pool = pool
-        # Guards everything below that says so. Taken by callers, by the I/O thread and, in `next_call`, inside the
-        # pool's lock; nothing is called while it is held.
-        self.lock = threading.Lock()
-        self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
-        self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
-        self.killing = False  # no further attempt is made; guarded by lock
-        self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
-        self.open = 0  # calls that have not ended for good; guarded by lock
-        self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
-        self.started = False
-        self.refused = ""  # why nothing is taken any more; guarded by lock
-        self.finishing = False  # the pool is being shut down; guarded by lock
-        self.drained = threading.Event()  # set when, after a shutdown, nothing is open
-        self.pid = os.getpid()
-        self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.callback_thread: threading.Thread | None = None
-
-    # -- submitting ----------------------------------------------------------------------------------------
-
-    def submit(
-        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-    ) -> ProcessFuture[Any]:
-        """Queue a call."""
-        if not callable(fn):
-            raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
-        self.check_open()
-        future: ProcessFuture[Any] = ProcessFuture(self)
-        future._timeout = options.timeout
-        future._name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
-        try:
-            payload = self.pool.pack(fn, args, kwargs)
-        except TaskSerializationError as error:
-            future.set_running_or_notify_cancel()
-            future.set_exception(error)
-            return future
-        item = _Item(self, future, payload, options)
-        future._item = item
-        self.start()
-        with self.lock:
-            if self.refused:
-                raise SchedulerStateError(self.refused)
-            self.open += 1
-            self._queue_locked(item)
-        self.pool.pump()
-        return future
-
-    def start(self) -> None:
-        """Start the pool, once.
-
-        Raises:
-            OSError: it cannot be started now; the next call tries again.
-        """
-        if self.started:
-            return
-        from procsched.clock import SystemClock
-
-        with self.start_lock:
-            if not self.started and not self.refused:
-                self.pool.start(self, SystemClock())
-                self.pid = os.getpid()
-                self.started = True
-                _live.add(self)
-
-    def check_open(self) -> None:
-        """Refuse where this executor takes no calls."""
-        self.refuse_fork()
-        if self.refused:
-            raise SchedulerStateError(self.refused)
-
-    def refuse_fork(self) -> None:
-        """Refuse in a fork of the process whose workers these are.
-
-        Raises:
-            SchedulerStateError: naming the remedy.
-        """
-        if self.started and self.pid != os.getpid():
-            raise SchedulerStateError(
-                f"this executor belongs to process {self.pid}, of which this one is a fork; "
-                "make a new one after the fork"
-            )
-
-    def enqueue(self, item: _Item) -> None:
-        """Queue an attempt again."""
-        with self.lock:
-            self.resting.discard(item)
-            if item.state is not _State.WAITING:
-                return  # cancelled meanwhile
-            self._queue_locked(item)
-        self.pool.pump()
-
-    def _queue_locked(self, item: _Item) -> None:
-        item.queued = True
-        self.queues[item.options.priority].append(item)
-
-    # -- what the pool asks and says -----------------------------------------------------------------------
-
-    def next_call(self) -> Call | None:
-        """Return the call that should start now. With the pool's lock held."""
-        with self.lock:
-            for waiting in self.queues:
-                while waiting:
-                    item = waiting.popleft()
-                    item.queued = False
-                    if item.state is not _State.WAITING:
-                        self.withdrawn -= 1
-                        continue
-                    if item.attempt == 1:
-                        item.future.set_running_or_notify_cancel()
-                    item.state = _State.HANDED
-                    item.started_at = time.time()
-                    item.began = time.monotonic()
-                    return item
-        return None
-
-    def pool_problem(self, text: str) -> None:
-        """The pool logs its problems itself; those who wait hear of them by their futures."""
-
-    def on_ended(self, item: _Item, ending: Ending) -> None:
-        """An attempt has ended: settle its future, or try again."""
-        future = item.future
-        seconds = time.monotonic() - item.began if item.began else 0.0
-        future._note_attempt(item.attempt, item.started_at or time.time(), seconds, ending)
-        wait = 0.0
-        with self.lock:
-            again = (
-                ending.outcome not in (Outcome.SUCCEEDED, Outcome.KILLED)
-                and item.options.retry.should_retry(item.attempt)
-                and not item.cancelled
-                and not self.killing
-            )
-            if again:
-                wait = self.backoff(item)
-                item.attempt += 1
-                self.resting.add(item)
-            item.state = _State.WAITING if again else _State.OVER
-        if again:
-            self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
-            return
-        if item.cancelled:
-            future._mark_cancelled()
-        else:
-            future._settle(ending)
-        self.close_call(future)
-
-    @staticmethod
-    def backoff(item: _Item) -> float:
-        """Return the seconds before the next attempt, with the policy's jitter."""
-        policy = item.options.retry
-        wait = policy.backoff(item.attempt)
-        if policy.jitter:
-            import random
-
-            wait *= 1 + policy.jitter * random.uniform(-1, 1)
-        return wait
-
-    def close_call(self, future: ProcessFuture[Any]) -> None:
-        """A call has ended for good."""
-        future._close()
-        with self.lock:
-            self.open -= 1
-            finish = bool(self.refused) and self.open == 0 and not self.finishing
-            if finish:
-                self.finishing = True
-        if finish:
-            self.finish()
-
-    def cancel(self, future: ProcessFuture[Any]) -> bool:
-        """Withdraw or end a call: see `ProcessFuture.cancel`."""
-        self.refuse_fork()
-        item: _Item | None = future._item
-        if item is None:
-            return future.cancelled()
-        # One winner: with both locks the call can neither start nor end here.
-        with self.pool.lock, self.lock:
-            withdrawn = item.state is _State.WAITING
-            if withdrawn:
-                item.state = _State.OVER
-                item.cancelled = True
-                item.payload = b""  # it may stay in its queue for a while
-                self.withdrawn += item.queued
-            elif item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
-                item.cancelled = True
-            if not item.cancelled:
-                return future.cancelled()
-        future._mark_cancelled()
-        if withdrawn:
-            self.close_call(future)
-            self.prune()
-        return True
-
-    def prune(self) -> None:
-        """Forget withdrawn items once they outnumber the others."""
-        with self.lock:
-            if self.withdrawn < 64 or self.withdrawn * 2 < sum(map(len, self.queues)):
-                return
-            for waiting in self.queues:
-                kept = [item for item in waiting if item.state is _State.WAITING]
-                waiting.clear()
-                waiting.extend(kept)
-            self.withdrawn = 0
-
-    # -- callbacks -----------------------------------------------------------------------------------------
-
-    def run_callbacks(self, future: ProcessFuture[Any], run: Callable[[], None]) -> None:
-        """Run the done-callbacks of a future on the callback thread."""
-        with self.lock:
-            if self.callback_thread is None:
-                thread = threading.Thread(
-                    target=self.serve_callbacks, name="procsched-callbacks", daemon=True
-                )
-                thread.start()
-                self.callback_thread = thread
-        self.callbacks.put(run)
-
-    def serve_callbacks(self) -> None:
-        """Be the callback thread."""
-        while (run := self.callbacks.get()) is not None:
-            try:
-                run()
-            except BaseException:
-                # The library logs an Exception; SystemExit and the like come through to here.
-                logger.exception("procsched: a done-callback raised")
-            run = None  # no future is kept alive by an idle thread
-
-    # -- ending --------------------------------------------------------------------------------------------
-
-    def shutdown(self, *, wait: bool, cancel: bool, kill: bool = False) -> None:
-        """Take no more calls, and end when the last one has."""
-        if self.started and self.pid != os.getpid():
-            return
-        with self.lock:
-            self.refused = self.refused or "cannot schedule new futures after shutdown"
-            self.killing = self.killing or kill
-            items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
-            if cancel or kill:
-                items += self.resting
-            idle = self.open == 0 and not self.finishing
-            if idle:
-                self.finishing = True
-        for item in items:
-            item.future.cancel()
-        if idle:
-            self.finish()
-        if kill:
-            for call in self.pool.running_calls():
-                self.pool.kill(call, "killed: the workers were killed")
-        if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
-            # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
-            self.drained.wait(KILL_WAIT if kill else None)
-            self.pool.shutdown(10.0)
-            thread = self.callback_thread
-            if thread is not None:
-                thread.join(10.0)
-
-    def io_thread(self) -> threading.Thread | None:
-        """Return the pool's thread, or None before the start."""
-        return self.pool.loop.thread if self.started else None
-
-    def finish(self) -> None:
-        """Nothing is open any more: end pool and callback thread, without waiting for them."""
-        _live.discard(self)
-        self.drained.set()
-        if self.started:
-            if threading.current_thread() is self.io_thread():
-                self.pool.shutdown(5.0)
-            else:
-                self.pool.loop.call_soon(lambda: self.pool.shutdown(5.0))
-        with self.lock:
-            thread = self.callback_thread
-        if thread is not None:
-            self.callbacks.put(None)
 
 
 class ProcessExecutor(Executor):
@@ -531,14 +131,14 @@ class ProcessExecutor(Executor):
     def options(
         self,
         *,
-        timeout: float | None = _UNSET,
-        soft_timeout: float | None = _UNSET,
-        grace: float = _UNSET,
-        priority: Priority = _UNSET,
-        retry: RetryPolicy = _UNSET,
-        limits: None = _UNSET,
-        name: str = _UNSET,
-        capture_output: bool = _UNSET,
+        timeout: float | None = UNSET,
+        soft_timeout: float | None = UNSET,
+        grace: float = UNSET,
+        priority: Priority = UNSET,
+        retry: RetryPolicy = UNSET,
+        limits: None = UNSET,
+        name: str = UNSET,
+        capture_output: bool = UNSET,
     ) -> ExecutorView:
         """Return a view of this executor whose `submit` and `map` use these settings; None means no limit.
 
@@ -678,21 +278,3 @@ def _results(
     finally:
         for future in sent:
             future.cancel()
-
-
-_live: set[Core] = set()  # started and not finished; kept so that they can end their calls at exit
-
-
-def _at_exit() -> None:
-    """Finish the calls of every executor: their threads are daemons, and would be cut off."""
-    for core in list(_live):
-        core.shutdown(wait=True, cancel=False)
-
-
-def _after_fork() -> None:
-    _live.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

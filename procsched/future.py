@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 
-from procsched._core.models import ExecutionRecord, Outcome, Sealed
+from procsched._core.models import Outcome, Sealed
 from procsched.errors import (
     LimitExceededError,
     ProcschedError,
@@ -16,11 +16,13 @@ from procsched.errors import (
     TaskTimeoutError,
     WorkerCrashedError,
 )
+from procsched.workers.base import record_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
+    from procsched._core.models import ExecutionRecord
     from procsched.workers.base import Ending
 
     R = TypeVar("R")
@@ -205,27 +207,7 @@ class ProcessFuture(Future["R"]):
 
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
         number, started_at, seconds, ending = attempt
-        return ExecutionRecord(
-            number,
-            started_at,
-            started_at + seconds,
-            ending.outcome is Outcome.SUCCEEDED,
-            ending.error,
-            ending.outcome is Outcome.TIMED_OUT,
-            outcome=ending.outcome,
-            name=self._name,
-            result=ending.result,
-            traceback=ending.traceback,
-            stack=ending.stack,
-            pid=ending.pid,
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            limit=ending.limit,
-            cpu_seconds=ending.cpu_seconds,
-            peak_rss=ending.peak_rss,
-            output=ending.output,
-            output_truncated=ending.output_truncated,
-        )
+        return record_of(ending, number, started_at, seconds, name=self._name)
 
 
 def open_ending(ending: Ending, timeout: float | None) -> tuple[Any, BaseException | None]:

@@ -15,21 +15,19 @@ import _thread
 import errno
 import faulthandler
 import fcntl
-import io
 import mmap
 import os
 import pickle
 import resource
-import select
 import signal
 import sys
-import threading
 import time
 
-from procsched import _byvalue, _system
+from procsched import _system
 from procsched._core import wire
-from procsched._core.failures import describe, traceback_text
 from procsched.child import current
+from procsched.child.answers import pack_failure, pack_result
+from procsched.child.channel import Channel
 from procsched.child.protocol import (
     ASK_NUMBER,
     ASK_REASON,
@@ -43,7 +41,7 @@ from procsched.child.protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -54,65 +52,11 @@ _pthread_sigmask: Any = _signal.pthread_sigmask
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _TIMERS = tuple(
     getattr(signal, name)
     for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
     if hasattr(signal, name)
 )
-
-
-class Channel:
-    """The worker's end of its socket. Reads belong to the main thread; writes may come from any."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.decoder = wire.Decoder()
-        self.frames: list[wire.Frame] = []
-        # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
-        self.room = select.poll()
-        self.room.register(fd, select.POLLOUT)
-        self.lock = threading.Lock()  # one frame at a time: progress may be told by any thread of the action
-
-    def read(self) -> wire.Frame | None:
-        """Wait for the next frame; None when the parent has gone."""
-        while not self.frames:
-            target = self.decoder.target
-            if target is not None:
-                count = os.readv(self.fd, [target])
-                frame = self.decoder.filled(count) if count else None
-                if frame is not None:
-                    return frame
-                if not count:
-                    return None
-                continue
-            data = os.read(self.fd, 1 << 16)
-            if not data:
-                return None
-            whole = self.decoder.whole(data)
-            if whole is not None:
-                return whole
-            self.frames.extend(self.decoder.feed(data))
-        return self.frames.pop(0)
-
-    def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
-        """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""
-        with self.lock:
-            if last is not None and (len(parts) > 1 or not self.room.poll(0)):
-                # All but the last byte: the parent has no answer before `last` was called, and cannot be handing
-                # out the next call meanwhile.
-                self._write_all([*parts[:-1], memoryview(parts[-1])[:-1]])
-                parts = [parts[-1][-1:]]
-                self.room.poll()
-            if last is not None:
-                last()
-            self._write_all(parts)
-
-    def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        for part in parts:
-            view = memoryview(part)
-            while view:
-                view = view[os.write(self.fd, view) :]
 
 
 class Worker:
@@ -447,78 +391,6 @@ class Worker:
 def _number(value: Any) -> float:
     """Return a count as it is, and what is like a number as a float."""
     return value if type(value) is int else float(value)
-
-
-def pack_result(result: Any) -> bytes:
-    """Pickle a result so that the parent can load it.
-
-    Raises:
-        TaskSerializationError: it cannot be pickled, or not be loaded again.
-    """
-    if type(result) in _PLAIN:
-        return pickle.dumps(result, 5)
-    try:
-        buffer = io.BytesIO()
-        pickler = _Watcher(buffer, 5)
-        pickler.dump(result)
-        data, foreign = buffer.getvalue(), pickler.foreign
-    except Exception:
-        try:
-            data, foreign = _byvalue.dumps(result), True
-        except Exception as error:
-            from procsched.errors import TaskSerializationError
-
-            raise TaskSerializationError(
-                f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
-                "return plain data, or something that pickle can take apart",
-                type_name=type(result).__qualname__,
-            ) from error
-    if foreign:
-        try:
-            pickle.loads(data)
-        except Exception as error:
-            from procsched.errors import TaskSerializationError
-
-            raise TaskSerializationError(
-                f"the result, of type {type(result).__qualname__}, can be pickled but not loaded again: "
-                f"{describe(error)}",
-                type_name=type(result).__qualname__,
-            ) from error
-    return data
-
-
-class _Watcher(pickle.Pickler):
-    """Notices whether anything but exact builtin data is being pickled: only that needs a trial load."""
-
-    foreign = False
-
-    def reducer_override(self, obj: Any) -> Any:
-        self.foreign = True
-        return NotImplemented
-
-
-def pack_failure(error: BaseException, stage: str) -> bytes:
-    """Describe an exception as text, with the exception itself where it survives a round trip.
-
-    Returns:
-        a pickled tuple: description, traceback, pickled exception or None, and why there is none.
-    """
-    text = describe(error)
-    if stage == "load":
-        text = f"{text} (while loading the call in the worker)"
-    carried: bytes | None
-    why = ""
-    try:
-        carried = pickle.dumps(error, 5)
-        pickle.loads(carried)
-    except BaseException:
-        try:
-            carried = _byvalue.dumps(error)
-            pickle.loads(carried)
-        except BaseException as obstacle:
-            carried = None
-            why = describe(obstacle)
-    return pickle.dumps((text, traceback_text(error), carried, why), 5)
 
 
 def flush_streams() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from procsched._core.models import Dropped, ExecutionRecord, Outcome, Sealed
-from procsched.workers.base import Call
+from procsched._core.models import Dropped, Sealed
+from procsched.workers.base import Call, record_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
     from procsched._core.entries import Entry
+    from procsched._core.models import ExecutionRecord
     from procsched.workers.base import Ending
 
     class Owner(Protocol):
@@ -68,29 +69,15 @@ class Attempt(Call):
         result = ending.result
         if type(result) is Sealed and len(result.data) > result_limit:
             result = Dropped(len(result.data))
-        outcome = ending.outcome
-        return ExecutionRecord(
+        return record_of(
+            ending,
             self.attempt,
             self.started_at,
-            self.started_at + max(0.0, mono - self.started_mono),
-            outcome is Outcome.SUCCEEDED,
-            ending.error,
-            outcome is Outcome.TIMED_OUT,
-            outcome=outcome,
+            max(0.0, mono - self.started_mono),
             task_id=self.task_id,
             name=self.name,
             run=self.run,
             due_at=entry.due_wall,
             missed=entry.stands_for,
             result=result,
-            traceback=ending.traceback,
-            stack=ending.stack,
-            pid=ending.pid,
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            limit=ending.limit,
-            cpu_seconds=ending.cpu_seconds,
-            peak_rss=ending.peak_rss,
-            output=ending.output,
-            output_truncated=ending.output_truncated,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from procsched._core.models import Outcome
+from procsched._core.models import ExecutionRecord, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +46,41 @@ class Ending:
         self.error = error
         if details:
             self.__dict__.update(details)
+
+
+def record_of(
+    ending: Ending, attempt: int, started_at: float, seconds: float, **known: Any
+) -> ExecutionRecord:
+    """Return the record of an attempt.
+
+    Args:
+        attempt: its number.
+        started_at: UNIX seconds.
+        seconds: how long it took.
+        known: what its owner knows beyond the ending: ids, names, the slot; a `result` in place of the ending's own.
+    """
+    outcome = ending.outcome
+    known.setdefault("result", ending.result)
+    return ExecutionRecord(
+        attempt,
+        started_at,
+        started_at + seconds,
+        outcome is Outcome.SUCCEEDED,
+        ending.error,
+        outcome is Outcome.TIMED_OUT,
+        outcome=outcome,
+        traceback=ending.traceback,
+        stack=ending.stack,
+        pid=ending.pid,
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        limit=ending.limit,
+        cpu_seconds=ending.cpu_seconds,
+        peak_rss=ending.peak_rss,
+        output=ending.output,
+        output_truncated=ending.output_truncated,
+        **known,
+    )
 
 
 class Call:

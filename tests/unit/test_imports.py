@@ -54,8 +54,15 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.scheduler": EDGES
     | {"procsched.ids", "procsched.listeners", "procsched.stores", "procsched.workers"},
     "procsched.future": VOCABULARY | {"procsched.workers.base"},
+    "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
     "procsched.executor": EDGES
-    | {"procsched.future", "procsched.listeners", "procsched.workers", "procsched.scheduler"},
+    | {
+        "procsched.calls",
+        "procsched.future",
+        "procsched.listeners",
+        "procsched.workers",
+        "procsched.scheduler",
+    },
     "procsched.shared": EDGES | {"procsched.executor", "procsched.workers"},
     "procsched.cli": {"procsched"},
     "procsched.__main__": {"procsched.cli"},

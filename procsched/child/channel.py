@@ -1,0 +1,66 @@
+"""The worker's end of the socket that it shares with the parent."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+from procsched._core import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Channel:
+    """The worker's end of its socket. Reads belong to the main thread; writes may come from any."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.decoder = wire.Decoder()
+        self.frames: list[wire.Frame] = []
+        # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
+        self.room = select.poll()
+        self.room.register(fd, select.POLLOUT)
+        self.lock = threading.Lock()  # one frame at a time: progress may be told by any thread of the action
+
+    def read(self) -> wire.Frame | None:
+        """Wait for the next frame; None when the parent has gone."""
+        while not self.frames:
+            target = self.decoder.target
+            if target is not None:
+                count = os.readv(self.fd, [target])
+                frame = self.decoder.filled(count) if count else None
+                if frame is not None:
+                    return frame
+                if not count:
+                    return None
+                continue
+            data = os.read(self.fd, 1 << 16)
+            if not data:
+                return None
+            whole = self.decoder.whole(data)
+            if whole is not None:
+                return whole
+            self.frames.extend(self.decoder.feed(data))
+        return self.frames.pop(0)
+
+    def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
+        """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""
+        with self.lock:
+            if last is not None and (len(parts) > 1 or not self.room.poll(0)):
+                # All but the last byte: the parent has no answer before `last` was called, and cannot be handing
+                # out the next call meanwhile.
+                self._write_all([*parts[:-1], memoryview(parts[-1])[:-1]])
+                parts = [parts[-1][-1:]]
+                self.room.poll()
+            if last is not None:
+                last()
+            self._write_all(parts)
+
+    def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(self.fd, view) :]
