@@ -27,6 +27,11 @@ class Control:
         self._pending = bytearray()
         self._fds: list[int] = []
 
+    @classmethod
+    def of(cls, fd: int) -> Control:
+        """Take over the socket with descriptor `fd`."""
+        return cls(socket.socket(fileno=fd))
+
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self.sock.fileno()

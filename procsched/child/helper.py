@@ -12,7 +12,6 @@ import io
 import os
 import select
 import signal
-import socket
 import sys
 import time
 
@@ -56,7 +55,7 @@ class Helper:
     """State of the helper process."""
 
     def __init__(self, control_fd: int, parent: int, guard: int) -> None:
-        self.control = Control(socket.socket(fileno=control_fd))
+        self.control = Control.of(control_fd)
         self.deaths = [fd for fd in (watch_process(parent), watch_process(guard)) if fd is not None]
         self.wakeups = Wakeups()
         self.children = _system.OwnChildren()
