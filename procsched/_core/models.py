@@ -109,6 +109,8 @@ def unix_seconds(name: str, value: object) -> float:
     Raises:
         ValidationError: anything else; a naive datetime is refused by name.
     """
+    if type(value) is float and -math.inf < value < math.inf:
+        return value  # the usual case, and part of what adding a task costs
     stamp = getattr(value, "timestamp", None)
     if stamp is not None:
         if getattr(value, "utcoffset", lambda: None)() is None:

@@ -27,7 +27,7 @@ def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         TaskSerializationError: something cannot be pickled; says what, and where it hangs.
     """
     call = (action, args, kwargs)
-    if not _registered_by_value():
+    if "cloudpickle" not in sys.modules or not _registered_by_value():
         try:
             data = pickle.dumps(call, 5)
         except Exception:
