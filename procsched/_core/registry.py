@@ -6,6 +6,8 @@ Nothing here decides anything; `engine.py` does. What the driver has to carry ou
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from procsched._core.entries import NOWHERE, READY, STEADY, WALL
 from procsched._core.models import Outcome, TaskEvent, TaskStatus
 from procsched._core.queues import DueQueue, ReadyOrder
@@ -60,8 +62,11 @@ class Registry:
         self.due = DueQueue()
         self.ready = ReadyOrder()
         self.running: dict[str, Entry] = {}  # Invariant: those with a live attempt
-        self.finished: dict[str, None] = {}  # terminal and without a live attempt, oldest first
-        self.dead: dict[str, None] = {}  # the dead letter, oldest first
+        # Ordered dictionaries: the first key of a plain one is found ever more slowly behind those removed before it.
+        self.finished: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # terminal and without a live attempt, oldest first
+        self.dead: OrderedDict[str, None] = OrderedDict()  # the dead letter, oldest first
         self.waiting: dict[str, Entry] = {}  # those with waiters
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.sequence = 0  # of the last event
@@ -176,7 +181,7 @@ class Registry:
         """Put a task into the dead letter."""
         self.dead[entry.handle.task.id] = None
         while len(self.dead) > self.dead_letter_limit:
-            del self.dead[next(iter(self.dead))]
+            self.dead.popitem(last=False)
             self.counters["dead_letter_dropped"] += 1
 
     def retire(self, entry: Entry) -> None:
@@ -185,8 +190,7 @@ class Registry:
             entry.payload = None  # only a failed task can be revived
         self.finished[entry.handle.task.id] = None
         while len(self.finished) > self.keep_finished:
-            oldest = next(iter(self.finished))
-            del self.finished[oldest]
+            oldest, _nothing = self.finished.popitem(last=False)
             self.dead.pop(oldest, None)
             self.release_key(self.entries.pop(oldest))
             if self.wants_writes:

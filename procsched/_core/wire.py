@@ -57,7 +57,6 @@ CAPTURE = 1
 # Flags of DONE and RAISED.
 DIRTY = 1  # the run left something behind: meta says what, and the worker is not used again
 SOFT = 2  # the exception that left the action is the soft timeout's own
-FOREIGN = 4  # what left the action is no Exception (SystemExit, KeyboardInterrupt ...)
 
 _HEADER_SIZE = HEADER.size
 _SMALL = 1 << 16

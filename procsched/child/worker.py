@@ -285,7 +285,7 @@ class Worker:
             return wire.DONE, 0, data
         if failure.__traceback__ is not None:
             failure.__traceback__ = failure.__traceback__.tb_next  # without this frame
-        flags = 0 if isinstance(failure, Exception) else wire.FOREIGN
+        flags = 0
         if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
             flags |= wire.SOFT
         return wire.RAISED, flags, pack_failure(failure, stage)

@@ -21,7 +21,6 @@ class Ending:
         result: a `Sealed` (process pools) or the value itself (pools in this process).
         exception: the exception: a `Sealed` or the object itself; None where it could not travel.
         obstacle: why it could not.
-        elapsed: seconds between hand-over and end by the pool's clock, or None.
     Others are as in `ExecutionRecord`.
     """
 
@@ -29,7 +28,6 @@ class Ending:
     result: Any = None
     exception: Any = None
     obstacle: str = ""
-    elapsed: float | None = None
     traceback: str | None = None
     stack: str | None = None
     pid: int | None = None

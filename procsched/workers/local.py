@@ -92,8 +92,8 @@ class LocalPool:
         awake = self._clock.awake
         started = awake()
         ending = _outcome_of(call)
-        ending.elapsed = awake() - started
-        if call.timeout is not None and ending.elapsed > call.timeout:
+        elapsed = awake() - started
+        if call.timeout is not None and elapsed > call.timeout:
             ending.outcome = Outcome.TIMED_OUT
             ending.error = f"exceeded its {call.timeout} s budget"
             ending.result = None
