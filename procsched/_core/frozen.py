@@ -105,6 +105,16 @@ def prepare(*classes: type) -> None:
         _make_init(cls)
 
 
+def twin(cls: type) -> Any:
+    """Return a class with the fields of a frozen one whose instances are open, for what every run makes.
+
+    Every field is assigned, and then ``made.__class__ = cls`` freezes it: no default, no `__post_init__`. A call of
+    the frozen class costs several times as much, because it packs its keyword arguments into a dictionary and its
+    `__init__` has to go around the refusal of assignments.
+    """
+    return type(cls.__name__, cls.__bases__, {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
+
+
 def _make_init(cls: Any) -> None:
     """Compile the `__init__` of a frozen class."""
     if cls.__init__ is not _first_init:

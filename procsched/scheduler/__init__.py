@@ -6,7 +6,7 @@ import sys
 
 from procsched._core import options
 from procsched._core.failures import describe
-from procsched._core.frozen import prepare
+from procsched._core.frozen import prepare, twin
 from procsched._core.models import (
     DEFAULT_RETRY,
     ExecutionRecord,
@@ -50,6 +50,7 @@ class _Default(int):
 
 
 _FOUR: Final = _Default(4)
+_OpenTask = twin(Task)
 
 
 class Scheduler(Control):
@@ -263,23 +264,24 @@ class Scheduler(Control):
         task_id = self._ids.next_id()
         if type(task_id) is not str or not task_id:
             options.check_text("the id that ids.next_id() gave", task_id)
-        task = Task(
-            task_id,
-            name,
-            action,
-            priority,
-            retry,
-            hard,
-            args=args,
-            kwargs=named,
-            soft_timeout=soft,
-            grace=seconds,
-            misfire=misfire,
-            max_catch_up=max_catch_up,
-            on_exhausted=on_exhausted,
-            capture_output=capture_output,
-            key=key,
-        )
+        task = _OpenTask()
+        task.id = task_id
+        task.name = name
+        task.action = action
+        task.priority = priority
+        task.retry = retry
+        task.timeout = hard
+        task.args = args
+        task.kwargs = named
+        task.soft_timeout = soft
+        task.grace = seconds
+        task.misfire = misfire
+        task.max_catch_up = max_catch_up
+        task.on_exhausted = on_exhausted
+        task.limits = limits
+        task.capture_output = capture_output
+        task.key = key
+        task.__class__ = Task
         with self._lock:
             self._require_open()
             engine = self.engine

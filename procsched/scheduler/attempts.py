@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from procsched._core.models import Dropped, Sealed
-from procsched.workers.base import Call, record_of
+from procsched._core.frozen import twin
+from procsched._core.models import Dropped, ExecutionRecord, Outcome, Sealed
+from procsched.workers.base import Call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
     from procsched._core.entries import Entry
-    from procsched._core.models import ExecutionRecord
     from procsched.workers.base import Ending
 
     class Owner(Protocol):
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
         def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
             """Hear of progress."""
+
+
+_OpenRecord = twin(ExecutionRecord)
+_SUCCEEDED, _TIMED_OUT = Outcome.SUCCEEDED, Outcome.TIMED_OUT
 
 
 class Attempt(Call):
@@ -66,18 +70,33 @@ class Attempt(Call):
     def record(self, ending: Ending, mono: float, result_limit: int) -> ExecutionRecord:
         """Return the record of this attempt, which ended at the steady time `mono`."""
         entry = self.entry
+        outcome = ending.outcome
         result = ending.result
         if type(result) is Sealed and len(result.data) > result_limit:
             result = Dropped(len(result.data))
-        return record_of(
-            ending,
-            self.attempt,
-            self.started_at,
-            max(0.0, mono - self.started_mono),
-            task_id=self.task_id,
-            name=self.name,
-            run=self.run,
-            due_at=entry.due_wall,
-            missed=entry.stands_for,
-            result=result,
-        )
+        record = _OpenRecord()
+        record.attempt = self.attempt
+        record.started_at = self.started_at
+        record.finished_at = self.started_at + max(0.0, mono - self.started_mono)
+        record.ok = outcome is _SUCCEEDED
+        record.error = ending.error
+        record.timed_out = outcome is _TIMED_OUT
+        record.outcome = outcome
+        record.task_id = self.task_id
+        record.name = self.name
+        record.run = self.run
+        record.due_at = entry.due_wall
+        record.missed = entry.stands_for
+        record.result = result
+        record.traceback = ending.traceback
+        record.stack = ending.stack
+        record.pid = ending.pid
+        record.exit_code = ending.exit_code
+        record.signal = ending.signal
+        record.limit = ending.limit
+        record.cpu_seconds = ending.cpu_seconds
+        record.peak_rss = ending.peak_rss
+        record.output = ending.output
+        record.output_truncated = ending.output_truncated
+        record.__class__ = ExecutionRecord
+        return record  # type: ignore[no-any-return]
