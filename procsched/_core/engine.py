@@ -20,12 +20,15 @@ from procsched._core.entries import (
     CLOCK_SET,
     MISFIRE,
     NOWHERE,
+    PAUSED,
+    RETRYING,
+    SCHEDULED,
     STEADY,
     WALL,
     Entry,
     Question,
 )
-from procsched._core.models import OverrunPolicy, ScheduledTask, TaskStatus
+from procsched._core.models import OverrunPolicy, ScheduledTask
 from procsched._core.queues import ROUNDING
 from procsched._core.requests import Requests
 from procsched._core.transitions import TaskChange
@@ -83,7 +86,7 @@ class Engine(Requests):
         for entry in self.entries.values():
             handle = entry.handle
             if handle.next_run_at is not None and (
-                entry.queued == STEADY or (entry.steady and entry.status is TaskStatus.PAUSED)
+                entry.queued == STEADY or (entry.steady and entry.status is PAUSED)
             ):
                 handle.next_run_at += step
             elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry):
@@ -132,7 +135,7 @@ class Engine(Requests):
         self, entry: Entry, steady: bool, due_at: float, sequence: int, wall: float, line: float
     ) -> None:
         entry.queued = NOWHERE
-        if entry.status is TaskStatus.SCHEDULED:
+        if entry.status is SCHEDULED:
             now = line if steady else wall
             if self._window is not None:
                 since = self._window[0 if steady else 1]
@@ -159,7 +162,7 @@ class Engine(Requests):
     def begin(self, entry: Entry, call: LiveAttempt, wall: float) -> None:
         """An attempt of `entry` starts as `call`. This is where RUNNING is written."""
         handle = entry.handle
-        if entry.status is TaskStatus.RETRYING:
+        if entry.status is RETRYING:
             entry.attempt += 1
         else:
             entry.attempt = 1
@@ -187,7 +190,7 @@ class Engine(Requests):
         if entry.live is None:
             if entry.status.is_terminal:
                 return (history[-1], "") if history else (None, f"it is {entry.status.value} and never ran")
-            if entry.status is TaskStatus.PAUSED and entry.ended is not None and entry.ended.verdict != AGAIN:
+            if entry.status is PAUSED and entry.ended is not None and entry.ended.verdict != AGAIN:
                 return entry.ended.record, ""
         if entry.waiters is None:
             entry.waiters = []
@@ -213,7 +216,7 @@ class Engine(Requests):
             self.withdraw(entry)
             self.counters["returned"] += 1
             ids.append(entry.handle.task.id)
-            if entry.status is TaskStatus.RETRYING:
+            if entry.status is RETRYING:
                 assert entry.ended is not None
                 assert entry.ended.retry_at is not None
                 self.enqueue(entry, True, entry.ended.retry_at)
@@ -241,6 +244,6 @@ class Engine(Requests):
 
 def _awaits_slot(entry: Entry) -> bool:
     """Return whether the task waits for a slot, or will when it is resumed."""
-    if entry.status is TaskStatus.SCHEDULED:
+    if entry.status is SCHEDULED:
         return entry.queued == WALL
-    return entry.status is TaskStatus.PAUSED and entry.live is None and entry.ended is None
+    return entry.status is PAUSED and entry.live is None and entry.ended is None

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
         """Somebody who waits for the end of a run. The engine only holds it and gives it back."""
 
 
+SCHEDULED, RUNNING, SUCCEEDED, RETRYING, FAILED, PAUSED, CANCELLED = TaskStatus
+"""The states of a task. By these names, because up to Python 3.11 to find a member in its class costs as much as
+all that is decided by it."""
+
 NOWHERE, STEADY, WALL, READY = range(4)
 """Where an entry is queued: nowhere, in one of the heaps of due times, or in the ready order."""
 
@@ -115,7 +119,7 @@ class Entry:
     def __init__(self, handle: ScheduledTask, payload: Any, kind: int, steady: bool, slot: float) -> None:
         self.handle = handle
         self.payload = payload
-        self.status = TaskStatus.SCHEDULED
+        self.status = SCHEDULED
         self.generation = 0
         self.attempt = 0
         self.kind = kind

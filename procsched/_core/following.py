@@ -12,19 +12,24 @@ from procsched._core.entries import (
     AFTER_RUN,
     AGAIN,
     BAD,
+    CANCELLED,
     CLOCK_SET,
     ENDED,
+    FAILED,
     GOOD,
     MISFIRE,
+    PAUSED,
     READY,
     REVIVE,
+    RUNNING,
+    SCHEDULED,
     SHUTDOWN,
     WALL,
     Ended,
     Entry,
     Question,
 )
-from procsched._core.models import Outcome, TaskStatus
+from procsched._core.models import Outcome
 from procsched._core.queues import ROUNDING
 from procsched._core.registry import Registry
 from procsched._core.retrying import decide_retry
@@ -75,16 +80,16 @@ class Following(Registry):
             return False
         call.over = True
         ended = self._judge(entry, call, record, line)
-        if entry.status is not TaskStatus.RUNNING or not ended.asks_schedule or entry.kind == planning.ONCE:
+        if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
             self._conclude(entry, ended, NOTHING, None, wall, line)
         else:
             self._ask(self._question_after(AFTER_RUN, entry, ended, wall, line), wall, line)
         return True
 
     def _judge(self, entry: Entry, call: LiveAttempt, record: ExecutionRecord, line: float) -> Ended:
-        outcome = record.outcome
-        if outcome is Outcome.SUCCEEDED:
+        if record.ok:
             return Ended(record, GOOD, line, None, False, call)
+        outcome = record.outcome
         task = entry.handle.task
         by_shutdown = outcome is Outcome.KILLED and call.reason == SHUTDOWN
         draw = self.draw() if task.retry.jitter else 0.5
@@ -115,16 +120,16 @@ class Following(Registry):
         record, verdict, handle = ended.record, ended.verdict, entry.handle
         entry.live = None
         del self.running[handle.task.id]
-        self.counters[record.outcome.value] += 1
+        self.counters[record.outcome] += 1  # an outcome is the text that names its counter
         limit = self.history_limit
         handle._history = (*handle._history[1 - limit if limit > 1 else limit :], record)
         if self.closing:
             killed = record.outcome is Outcome.KILLED and ended.call.reason == SHUTDOWN
             self.ended_in_closing.append((handle.task.id, killed))
-        if entry.status is TaskStatus.PAUSED:
+        if entry.status is PAUSED:
             entry.ended = ended
             self.move(entry, TaskChange.RECORD, wall, record)
-        elif entry.status is TaskStatus.CANCELLED:
+        elif entry.status is CANCELLED:
             self.move(entry, TaskChange.RECORD, wall, record)
             self.retire(entry)
         elif verdict == AGAIN:
@@ -136,7 +141,7 @@ class Following(Registry):
             return  # whoever waits for the run goes on waiting
         else:
             self._follow(entry, ended, plan, error, wall, line, record)
-        if verdict != AGAIN or entry.status is TaskStatus.CANCELLED:
+        if verdict != AGAIN or entry.status is CANCELLED:
             self.wake_waiters(entry, record)
 
     def _follow(
@@ -156,7 +161,7 @@ class Following(Registry):
             self._fail(entry, error, wall, record)
         elif plan.due_at is not None and (ended is None or ended.asks_schedule):
             text = self._take_plan(entry, plan, goes_on=ended is None)
-            if entry.status is TaskStatus.RUNNING:
+            if entry.status is RUNNING:
                 # By way of the heap, also when it is due: a task must not keep a worker to itself.
                 self.enqueue(entry, entry.steady, plan.due_at)
                 self.move(entry, TaskChange.NEXT, wall, record, text)
@@ -179,7 +184,7 @@ class Following(Registry):
     def _ended_without_run(self, entry: Entry, verdict: int | None) -> None:
         if verdict is None:
             self.wake_waiters(entry, None, "its last slots were missed")
-        if entry.status is TaskStatus.CANCELLED:
+        if entry.status is CANCELLED:
             self.release_key(entry)
 
     def _take_plan(self, entry: Entry, plan: Plan, goes_on: bool = False) -> str | None:
@@ -268,7 +273,7 @@ class Following(Registry):
     def _settle_clock_set(
         self, entry: Entry, plan: Plan, error: str | None, wall: float, line: float
     ) -> None:
-        if entry.queued == WALL and entry.status is TaskStatus.SCHEDULED:
+        if entry.queued == WALL and entry.status is SCHEDULED:
             self.withdraw(entry)
             if error is not None or plan.due_at is None:
                 self._follow(entry, None, plan, error, wall, line)
@@ -277,12 +282,12 @@ class Following(Registry):
             self._place(entry, plan.due_at, wall, line)
             if self.wants_writes:
                 self.writes.append((entry.handle.snapshot(), None))
-        elif entry.status is TaskStatus.PAUSED and entry.live is None and plan.due_at is not None:
+        elif entry.status is PAUSED and entry.live is None and plan.due_at is not None:
             self._take_plan(entry, plan)
             entry.handle.next_run_at = plan.due_at
 
     def _settle_revive(self, entry: Entry, plan: Plan, wall: float, line: float) -> None:
-        if plan.due_at is None or entry.status is not TaskStatus.FAILED:
+        if plan.due_at is None or entry.status is not FAILED:
             return
         self.dead.pop(entry.handle.task.id, None)
         self.finished.pop(entry.handle.task.id, None)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from procsched._core.entries import NOWHERE, READY, STEADY, WALL
-from procsched._core.models import Outcome, TaskEvent, TaskStatus
+from procsched._core.entries import FAILED, NOWHERE, READY, RETRYING, RUNNING, SCHEDULED, STEADY, WALL
+from procsched._core.frozen import twin
+from procsched._core.models import Outcome, TaskEvent
 from procsched._core.queues import DueQueue, ReadyOrder
 from procsched._core.transitions import next_status
 
@@ -31,6 +32,8 @@ _COUNTERS = (
     "dead_letter_dropped",
     "schedule_errors",
 )
+
+_OpenEvent = twin(TaskEvent)
 
 
 class Registry:
@@ -98,20 +101,21 @@ class Registry:
         self.sequence += 1
         if not self.wants_events:
             return
+        event = _OpenEvent()
         if entry is None:
-            event = TaskEvent("", "", None, sequence=self.sequence, at=wall, kind=kind, progress=progress)
+            event.task_id = event.name = ""
+            event.status = None
         else:
             task = entry.handle.task
-            event = TaskEvent(
-                task.id,
-                task.name,
-                entry.status,
-                record,
-                sequence=self.sequence,
-                at=wall,
-                kind=kind,
-                progress=progress,
-            )
+            event.task_id = task.id
+            event.name = task.name
+            event.status = entry.status
+        event.record = record
+        event.sequence = self.sequence
+        event.at = wall
+        event.kind = kind
+        event.progress = progress
+        event.__class__ = TaskEvent
         self.events.append(event)
 
     def move(
@@ -186,7 +190,7 @@ class Registry:
 
     def retire(self, entry: Entry) -> None:
         """Note that a task is terminal and nothing of it runs; forget the oldest ones beyond the limit."""
-        if entry.status is not TaskStatus.FAILED:
+        if entry.status is not FAILED:
             entry.payload = None  # only a failed task can be revived
         self.finished[entry.handle.task.id] = None
         while len(self.finished) > self.keep_finished:
@@ -214,15 +218,15 @@ class Registry:
             assert handle.task.id == name
             queued[entry.queued] += 1
             assert (entry.live is not None) == (name in self.running), entry
-            if entry.status is TaskStatus.RUNNING:
+            if entry.status is RUNNING:
                 assert entry.live is not None, entry
-            if entry.status not in (TaskStatus.SCHEDULED, TaskStatus.RETRYING):
+            if entry.status not in (SCHEDULED, RETRYING):
                 assert entry.queued == NOWHERE, entry
             assert (name in self.finished) == (entry.status.is_terminal and entry.live is None), entry
             assert bool(entry.waiters) == (name in self.waiting), entry
             assert len(handle.history) <= self.history_limit
             if name in self.dead:
-                assert entry.status is TaskStatus.FAILED, entry
+                assert entry.status is FAILED, entry
         assert queued[STEADY] == self.due.steady.live, "steady heap"
         assert queued[WALL] == self.due.wall.live, "wall heap"
         assert queued[READY] == len(self.ready), "ready order"

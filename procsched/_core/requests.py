@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from procsched._core import planning
-from procsched._core.entries import AGAIN, RESUME, REVIVE, Question
+from procsched._core.entries import AGAIN, FAILED, PAUSED, RESUME, REVIVE, SCHEDULED, Question
 from procsched._core.following import NOTHING, Following
-from procsched._core.models import TaskStatus
 from procsched._core.queues import ROUNDING
 from procsched._core.transitions import TaskChange
 
@@ -51,9 +50,9 @@ class Requests(Following):
 
     def pause(self, entry: Entry, wall: float, line: float) -> bool:
         """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""
-        if entry.status.is_terminal or entry.status is TaskStatus.PAUSED:
+        if entry.status.is_terminal or entry.status is PAUSED:
             return False
-        if entry.status is TaskStatus.SCHEDULED:
+        if entry.status is SCHEDULED:
             # What was due already waited for a worker, and is owed to it.
             entry.owed = entry.owed or entry.slot <= (line if entry.steady else wall) + ROUNDING
         self.withdraw(entry)
@@ -65,7 +64,7 @@ class Requests(Following):
 
         The caller answers the question, settles it, and asks again where the answer came too late.
         """
-        if entry.status is not TaskStatus.PAUSED:
+        if entry.status is not PAUSED:
             return False
         self.withdraw(entry)
         ended = entry.ended
@@ -91,7 +90,7 @@ class Requests(Following):
 
     def revive(self, entry: Entry, wall: float, line: float) -> bool | Question:
         """Give a failed task a new start. Return False for any other, or what to ask its schedule."""
-        if entry.status is not TaskStatus.FAILED:
+        if entry.status is not FAILED:
             return False
         question = Question(REVIVE, entry, line if entry.steady else wall)
         self.open_questions.add(question)
