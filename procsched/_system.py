@@ -7,8 +7,8 @@ in `FEATURES`, switches features off, so that the tests can run the paths that o
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
 import time
 
@@ -51,13 +51,39 @@ def _pidfd_works() -> bool:
     return True
 
 
+class Library:
+    """A library of C functions, as attributes. They take integers, bytes, None and pointers, and return a C int.
+
+    What `ctypes.CDLL` does, by the half of ctypes that is written in C: the other half takes two milliseconds to
+    import, before the first worker can be forked.
+
+    Raises:
+        ImportError: this interpreter was built without ctypes.
+        OSError: there is no such library.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        import _ctypes
+
+        class Function(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+        self._function: Any = Function
+        # `Function` asks for it under this name. No name: what is linked into the interpreter.
+        self._handle = _ctypes.dlopen(name, 0)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        """Look a function up, once; an AttributeError where the library has none of that name."""
+        function = self._function((name, self))
+        setattr(self, name, function)
+        return function
+
+
 def libc() -> Any:
-    """Return the C library through ctypes, which is loaded at the first call."""
+    """Return the C library, which is loaded at the first call."""
     global _loaded_libc
     if _loaded_libc is None:
-        import ctypes
-
-        _loaded_libc = ctypes.CDLL(None, use_errno=True)
+        _loaded_libc = Library(None)
     return _loaded_libc
 
 
@@ -65,7 +91,7 @@ def prctl(option: int, argument: int) -> bool:
     """Set an option of this process (the manual page of that name); return False where it cannot be set."""
     try:
         call = libc().prctl
-    except (AttributeError, OSError):
+    except (ImportError, AttributeError, OSError):
         return False
     return bool(call(option, argument, 0, 0, 0) == 0)
 
@@ -202,24 +228,17 @@ class KernelTimer:
     """
 
     def __init__(self) -> None:
-        import ctypes
-
         calls = _timer_calls()
+        self._pack = calls.spec.pack
         self._settime = calls.settime
-        self._spec = calls.spec()
-        self._reference = ctypes.byref(self._spec)
-        self._off = ctypes.byref(calls.spec())
-        self._id = ctypes.c_void_p()
-        if calls.create(time.CLOCK_MONOTONIC, calls.event_reference, ctypes.byref(self._id)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), "timer_create")
+        self._off = calls.spec.pack(0, 0, 0, 0)
+        self._id = calls.create()
 
     def arm(self, at: float) -> None:
         """Send SIGKILL at steady time `at` (`time.monotonic`)."""
-        spec = self._spec
-        spec.v_s = int(at)
-        spec.v_ns = int((at - spec.v_s) * 1e9)
-        self._settime(self._id, 1, self._reference, None)  # 1: TIMER_ABSTIME
+        seconds = int(at)
+        spec = self._pack(0, 0, seconds, int((at - seconds) * 1e9))
+        self._settime(self._id, 1, spec, None)  # 1: TIMER_ABSTIME
 
     def disarm(self) -> None:
         """Send nothing."""
@@ -230,28 +249,30 @@ class _TimerCalls:
     """The system calls of `KernelTimer`, looked up once and shared by every fork of the process that did it."""
 
     def __init__(self) -> None:
-        import ctypes
+        import _ctypes
+        from _struct import Struct
 
-        class SigEvent(ctypes.Structure):
-            # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL reads the first sixteen.
-            _fields_ = [
-                ("value", ctypes.c_void_p),
-                ("signo", ctypes.c_int),
-                ("notify", ctypes.c_int),
-                ("pad", ctypes.c_char * 48),
-            ]
-
-        class TimerSpec(ctypes.Structure):
-            _fields_ = [(name, ctypes.c_long) for name in ("i_s", "i_ns", "v_s", "v_ns")]
+        class Pointer(_ctypes._SimpleCData):  # type: ignore[type-arg]
+            _type_ = "P"
 
         library = libc()
         if not hasattr(library, "timer_create"):  # glibc before 2.34
-            library = ctypes.CDLL("librt.so.1", use_errno=True)
-        self.create = library.timer_create
+            library = Library("librt.so.1")
         self.settime = library.timer_settime
-        self.spec = TimerSpec
-        self.event = SigEvent(None, signal.SIGKILL, 0, b"")
-        self.event_reference = ctypes.byref(self.event)
+        self.spec = Struct("@llll")  # struct itimerspec: interval and value, seconds and nanoseconds each
+        self._ctypes: Any = _ctypes
+        self._create = library.timer_create
+        self._pointer = Pointer
+        # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL (0) reads the first sixteen.
+        self._event = Struct("@Pii48x").pack(0, signal.SIGKILL, 0)
+
+    def create(self) -> Any:
+        """Make a timer and return its id, a pointer."""
+        made = self._pointer()
+        if self._create(time.CLOCK_MONOTONIC, self._event, self._ctypes.byref(made)) != 0:
+            number = self._ctypes.get_errno()
+            raise OSError(number, os.strerror(number), "timer_create")
+        return made
 
 
 _timer_calls_made: _TimerCalls | None = None
@@ -270,5 +291,5 @@ def open_kernel_timer() -> KernelTimer | None:
         return None
     try:
         return KernelTimer()
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return None
