@@ -7,8 +7,8 @@ anything is allocated. Pure: who reads and writes the bytes is somebody else's b
 
 from __future__ import annotations
 
-import pickle
-from struct import Struct
+import _pickle as pickle
+from _struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _pickle as pickle
 import io
-import pickle
 
 from procsched import _byvalue
 from procsched._core.failures import describe, traceback_text

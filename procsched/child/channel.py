@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
-import threading
 
 from procsched._core import wire
 
@@ -23,7 +23,7 @@ class Channel:
         # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
-        self.lock = threading.Lock()  # one frame at a time: progress may be told by any thread of the action
+        self.lock = _thread.allocate_lock()  # one frame at a time: any thread may tell progress
 
     def read(self) -> wire.Frame | None:
         """Wait for the next frame; None when the parent has gone."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import array
+import _pickle as pickle
+import _socket as socket
 import os
-import pickle
-import socket
+from _struct import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ class Control:
             OSError: the other side is gone.
         """
         view = memoryview(self.encode(message, fds))
-        ancillary = []
-        if fds:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
-        sent = self.sock.sendmsg([view], ancillary)
+        sent = self.sock.sendmsg([view], self.ancillary(fds))
         while sent < len(view):
             view = view[sent:]
             sent = self.sock.send(view)
@@ -68,6 +65,11 @@ class Control:
         body = pickle.dumps((message, len(fds)), 5)
         return len(body).to_bytes(_LENGTH, "little") + body
 
+    @staticmethod
+    def ancillary(fds: list[int] | tuple[int, ...]) -> list[tuple[int, int, bytes]]:
+        """Return what goes beside the first byte of a message that travels with `fds`."""
+        return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, pack(f"{len(fds)}i", *fds))] if fds else []
+
     def _read(self) -> bool:
         """Read once; return False at the end of the stream."""
         data, ancillary, _flags, _address = self.sock.recvmsg(
@@ -75,9 +77,8 @@ class Control:
         )
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received = array.array("i")
-                received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
-                self._fds += received
+                count = len(payload) // 4
+                self._fds += unpack(f"{count}i", payload[: count * 4])
         self._pending += data
         return bool(data)
 

@@ -22,14 +22,19 @@ which kills it. So whichever one of the four is killed, somebody is left to end 
 
 The helper has one thread, so a parent-death signal means its death and not a thread's (prctl(2)). It never runs
 the user's script; only what `preload` names is imported in it.
+
+The first result of a pool waits for every import here, in the helper and in the worker. So they take the C halves of
+library modules (`_signal`, `_socket`, `_pickle`, `_struct`, `_ctypes`), which do all that is needed without `enum`,
+`re` and `selectors`.
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import functools
+import gc
 import os
 import select
-import signal
 import sys
 
 from procsched import _system
@@ -93,6 +98,7 @@ def main() -> Callable[[], Any]:
         in the helper, what it is to do next: each stage returns to the bottom of the stack before the next begins, so
         that a stack dump of a worker is short.
     """
+    gc.disable()  # until the helper is ready: nothing of this is garbage
     parent = int(sys.argv[1])
     os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
     parent_fd = watch_process(parent)
@@ -103,6 +109,8 @@ def main() -> Callable[[], Any]:
     _system.become_subreaper()
     guard = os.getpid()
     wakeups = Wakeups()
+    from procsched.child import helper as helper_module  # before the fork, after which a page costs a fault
+
     helper = os.fork()
     if helper != 0:
         os.close(CONTROL_FD)
@@ -110,8 +118,6 @@ def main() -> Callable[[], Any]:
     wakeups.forget()
     if parent_fd is not None:
         os.close(parent_fd)
-    from procsched.child import helper as helper_module
-
     return functools.partial(helper_module.main, CONTROL_FD, parent, guard)
 
 

@@ -7,11 +7,12 @@ them (unix(7), SCM_RIGHTS).
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import functools
+import gc
 import io
 import os
 import select
-import signal
 import sys
 import time
 
@@ -19,11 +20,16 @@ from procsched import _system
 from procsched.child.control import Control
 from procsched.child.guard import Wakeups, watch_process
 from procsched.child.reaping import UNKILLABLE_SECONDS, end_all_children, kill_unknown
+from procsched.child.worker import run_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+# What most actions import in the end. Nothing here needs it, so it is imported once the first worker is on its way.
+COMMON = ("ctypes", "pickle", "signal", "socket", "threading")
 
 
 class _BecomeWorker(BaseException):
@@ -46,8 +52,6 @@ def main(control_fd: int, parent: int, guard: int) -> Callable[[], Any]:
         arguments = become.arguments
     else:
         os._exit(0)
-    from procsched.child.worker import run_worker
-
     return functools.partial(run_worker, **arguments)
 
 
@@ -68,6 +72,8 @@ class Helper:
         self.sweep_end: float | None = None
         self.page_fd = -1
         self.config: dict[str, Any] = {}
+        self.own_path = list(sys.path)
+        self.wide = False  # whether `COMMON` is imported
 
     def configure(self) -> None:
         """Take the first message, import what it names, say hello."""
@@ -80,21 +86,15 @@ class Helper:
         os.environ.update(message["environ"])
         sys.path[:] = message["path"]
         sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
-        # What every worker needs, so that they share it.
-        import procsched.child.worker as worker
-
-        del worker
-        _system.open_kernel_timer()
+        _system.open_kernel_timer()  # what it needs, so that the workers share it
         for stream in (sys.stdout, sys.stderr):
             # A run that is killed shall not take along what it has printed.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
         name = ""
         try:
-            import importlib
-
             for name in message["preload"]:
-                importlib.import_module(name)
+                __import__(name)
             name = "cloudpickle"
             if message["by_value"]:
                 self.warm()
@@ -120,6 +120,18 @@ class Helper:
         _byvalue.dumps(_BecomeWorker)
         _freeze()
 
+    def widen(self) -> None:
+        """Import what most actions import, for the workers to come to share."""
+        self.wide = True
+        path, sys.path[:] = sys.path[:], self.own_path  # where the user's modules are not
+        for name in COMMON:
+            try:
+                __import__(name)
+            except ImportError:  # left out of this interpreter
+                continue
+        sys.path[:] = path
+        _freeze()
+
     def serve(self) -> None:
         """Serve until the parent hangs up or dies, then end everything."""
         poller = select.poll()
@@ -141,6 +153,8 @@ class Helper:
             timeout = None
             if self.sweep_end is not None:
                 timeout = max(0.0, self.sweep_end - time.monotonic()) * 1000
+            elif self.workers and not self.wide:
+                timeout = 0  # what is asked for comes first
             ready = [fd for fd, _event in poller.poll(timeout)]
             if self.wakeups.reader in ready or self.sweep_end is not None:
                 self.wakeups.drain()
@@ -155,6 +169,8 @@ class Helper:
                         self.handle(message, fds)
             if any(fd in ready for fd in self.deaths):
                 over = True
+            if not ready and self.workers and not self.wide:
+                self.widen()
 
     def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Carry out one request."""
@@ -280,6 +296,5 @@ def _freeze() -> None:
 
     Not collected before: that takes as long as two forks, and there is next to nothing to collect.
     """
-    import gc
-
     gc.freeze()
+    gc.enable()

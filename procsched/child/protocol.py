@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import mmap
-import signal
 
 PAGE_SIZE = mmap.PAGESIZE
 PAGE_WORDS = PAGE_SIZE // 8  # words of eight bytes

@@ -7,8 +7,8 @@ the process table, no race with processes that left their group or session.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import time
 
 from procsched import _system

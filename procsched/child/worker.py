@@ -10,16 +10,15 @@ Nothing here ever waits for the parent except the read of the next call, which e
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
+import _pickle as pickle
+import _signal as signal  # type: ignore[import-not-found]
 import _thread
 import errno
 import faulthandler
 import fcntl
 import mmap
 import os
-import pickle
 import resource
-import signal
 import sys
 import time
 
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-# Without the enums that the module `signal` puts around the answers: these are asked before and after every call.
-_getsignal: Any = _signal.getsignal
-_pthread_sigmask: Any = _signal.pthread_sigmask
+_getsignal: Any = signal.getsignal
+_pthread_sigmask: Any = signal.pthread_sigmask
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
