@@ -110,14 +110,12 @@ class Launcher:
             raise ProcschedError(
                 "this system cannot fork, which the process pool needs; use pool=ThreadPool(), which cannot kill"
             )
+        import _socket
         import fcntl
-        import socket
-
-        from procsched.child.control import Control
 
         arguments = interpreter_arguments()
         arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket.socketpair()
         high = -1
         try:
             ours.setblocking(False)
@@ -143,6 +141,9 @@ class Launcher:
             )
             if _system.offers("pidfd"):
                 self._guard_fd = os.pidfd_open(self.guard_pid)
+            from procsched.child.control import Control  # while the guard starts
+
+            self._control = Control(ours)
         except BaseException:
             ours.close()
             if self.guard_pid:
@@ -153,7 +154,6 @@ class Launcher:
             theirs.close()
             if high >= 0:
                 os.close(high)
-        self._control = Control(ours)
         self.loop.watch(ours.fileno(), 1, self._on_control)
         if self._guard_fd is not None:
             self.loop.watch(self._guard_fd, 1, self._on_guard_dead)
@@ -211,17 +211,11 @@ class Launcher:
             self._flush()
 
     def _flush(self) -> None:
-        import array
-        import socket
-
         sock = self._control.sock
         while self._unsent:
             view, fds, own = self._unsent[0]
-            ancillary = []
-            if fds:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
             try:
-                sent = sock.sendmsg([view], ancillary)
+                sent = sock.sendmsg([view], self._control.ancillary(fds))
             except BlockingIOError:
                 self.loop.change(sock.fileno(), 1 | 4)
                 return
