@@ -82,8 +82,9 @@ class Helper:
             os._exit(0)
         self.config = message
         self.page_fd = fds[0]
-        os.environ.clear()
-        os.environ.update(message["environ"])
+        if os.environ != message["environ"]:  # mostly it is what the guard was started with
+            os.environ.clear()
+            os.environ.update(message["environ"])
         sys.path[:] = message["path"]
         sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
         _system.open_kernel_timer()  # what it needs, so that the workers share it
