@@ -24,6 +24,7 @@ from procsched._core.models import Outcome
 from procsched.child.protocol import PAGE_SIZE
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
+from procsched.workers.guard import Guard
 from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
 from procsched.workers.process import (
@@ -83,6 +84,10 @@ class Fleet(Alarm):
         self._by_value = False  # whether the helper knows that calls are pickled by value
         self._closing = False
         self._close_steps = 0
+        # Started here, for it takes a while until it listens, and a thread has to be started meanwhile.
+        self._guard: Guard | None = None
+        with contextlib.suppress(Exception):  # `_launch` tries again, and its errors are told
+            self._guard = Guard()
 
     # -- workers come --------------------------------------------------------------------------------------
 
@@ -136,7 +141,10 @@ class Fleet(Alarm):
             "preload": options.preload,
             "by_value": self._by_value,
         }
-        launcher.start(config, self._page_fd)
+        if self._guard is None:
+            self._guard = Guard()
+        launcher.start(self._guard, config, self._page_fd)
+        self._guard = None
         self._sent_environ = environ
         self._launcher = launcher
 
@@ -438,7 +446,9 @@ class Fleet(Alarm):
         self.pool.on_closed()
 
     def release(self) -> None:
-        """Let go of the shared memory."""
+        """Let go of the shared memory, and of a guard that was not needed."""
+        if self._guard is not None:
+            self._guard.abandon()
         self.pages.release()
         self._page_map.close()
         os.close(self._page_fd)

@@ -1,4 +1,4 @@
-"""The parent's side of guard and helper: starts them, asks for workers, hears what became of them.
+"""The parent's side of the helper: asks for workers, hears what became of them.
 
 `child/guard.py` has the drawing of who talks to whom. Everything here runs on the pool's I/O thread.
 """
@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import signal
-import sys
 from collections import deque
-
-from procsched import _system
-from procsched.errors import ProcschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Protocol
 
+    from procsched.workers.guard import Guard
     from procsched.workers.loop import Loop
 
     class LauncherOwner(Protocol):
@@ -38,43 +34,6 @@ if TYPE_CHECKING:
 
         def on_helper_lost(self, reason: str, failure: tuple[str, str | None] | None) -> None:
             """The helper has ended, and every worker with it. `failure`: why it never served, with a traceback."""
-
-
-logger = logging.getLogger("procsched")
-
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main as step; "
-    "sys.path.pop(0)\nwhile step: step = step()"
-)
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def interpreter_arguments() -> list[str]:
-    """Return the interpreter and the options with which this one runs."""
-    executable = sys.executable
-    if not executable or not os.path.exists(executable):
-        raise ProcschedError(
-            f"cannot start workers: sys.executable is {executable!r}, which is no Python interpreter; "
-            "set sys.executable to one before a pool is started"
-        )
-    arguments = [
-        executable,
-        "-P",
-    ]  # the working directory is no place to import from: a socket.py may lie there
-    if sys.flags.optimize:
-        arguments.append("-" + "O" * sys.flags.optimize)
-    if sys.flags.dont_write_bytecode:
-        arguments.append("-B")
-    if sys.flags.no_site:
-        arguments.append("-S")
-    if sys.flags.ignore_environment:
-        arguments.append("-E")
-    arguments += [word for option in sys.warnoptions for word in ("-W", option)]
-    for name in ("dev", "utf8", "int_max_str_digits", "no_debug_ranges", "frozen_modules"):
-        if name in sys._xoptions:
-            value = sys._xoptions[name]
-            arguments += ["-X", name if value is True else f"{name}={value}"]
-    return arguments
 
 
 class Launcher:
@@ -99,62 +58,13 @@ class Launcher:
         self._guard_reaped = False
         self._guard_status = 0
 
-    def start(self, config: dict[str, Any], page_fd: int) -> None:
-        """Start the guard and send the helper its configuration.
+    def start(self, guard: Guard, config: dict[str, Any], page_fd: int) -> None:
+        """Take over a guard and send its helper the configuration."""
+        from procsched.child.control import Control  # while the guard starts
 
-        Raises:
-            OSError: no descriptors, processes or memory left.
-            ProcschedError: there is no interpreter to start.
-        """
-        if not _system.offers("fork"):
-            raise ProcschedError(
-                "this system cannot fork, which the process pool needs; use pool=ThreadPool(), which cannot kill"
-            )
-        import _socket
-        import fcntl
-
-        arguments = interpreter_arguments()
-        arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
-        ours, theirs = _socket.socketpair()
-        high = -1
-        try:
-            ours.setblocking(False)
-            # Above the standard three, so that the actions below cannot overwrite it.
-            high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
-            actions: list[Any] = [
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, high, 3),
-            ]
-            for fd in (1, 2):
-                try:
-                    os.fstat(fd)
-                except OSError:
-                    actions.append((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0))
-            self.guard_pid = os.posix_spawn(
-                arguments[0],
-                arguments,
-                os.environ,
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-            )
-            if _system.offers("pidfd"):
-                self._guard_fd = os.pidfd_open(self.guard_pid)
-            from procsched.child.control import Control  # while the guard starts
-
-            self._control = Control(ours)
-        except BaseException:
-            ours.close()
-            if self.guard_pid:
-                os.kill(self.guard_pid, signal.SIGKILL)  # it is not reaped, and has started nothing yet
-                os.waitpid(self.guard_pid, 0)
-            raise
-        finally:
-            theirs.close()
-            if high >= 0:
-                os.close(high)
-        self.loop.watch(ours.fileno(), 1, self._on_control)
+        self._control = Control(guard.socket)
+        self.guard_pid, self._guard_fd = guard.pid, guard.pidfd
+        self.loop.watch(guard.socket.fileno(), 1, self._on_control)
         if self._guard_fd is not None:
             self.loop.watch(self._guard_fd, 1, self._on_guard_dead)
         self._send(config, (page_fd,))

@@ -1,0 +1,119 @@
+"""Starting the guard, from which helper and workers come: an interpreter like this one, in a session of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from procsched import _system
+from procsched.errors import ProcschedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main as step; "
+    "sys.path.pop(0)\nwhile step: step = step()"
+)
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def interpreter_arguments() -> list[str]:
+    """Return the interpreter and the options with which this one runs."""
+    executable = sys.executable
+    if not executable or not os.path.exists(executable):
+        raise ProcschedError(
+            f"cannot start workers: sys.executable is {executable!r}, which is no Python interpreter; "
+            "set sys.executable to one before a pool is started"
+        )
+    arguments = [
+        executable,
+        "-P",
+    ]  # the working directory is no place to import from: a socket.py may lie there
+    if sys.flags.optimize:
+        arguments.append("-" + "O" * sys.flags.optimize)
+    if sys.flags.dont_write_bytecode:
+        arguments.append("-B")
+    if sys.flags.no_site:
+        arguments.append("-S")
+    if sys.flags.ignore_environment:
+        arguments.append("-E")
+    arguments += [word for option in sys.warnoptions for word in ("-W", option)]
+    for name in ("dev", "utf8", "int_max_str_digits", "no_debug_ranges", "frozen_modules"):
+        if name in sys._xoptions:
+            value = sys._xoptions[name]
+            arguments += ["-X", name if value is True else f"{name}={value}"]
+    return arguments
+
+
+class Guard:
+    """A guard that has been started, and nothing said to it yet.
+
+    Attributes:
+        socket: our end of the control socket.
+        pidfd: its pid descriptor, or None where the system has none.
+
+    Raises:
+        OSError: no descriptors, processes or memory left.
+        ProcschedError: there is no interpreter to start.
+    """
+
+    def __init__(self) -> None:
+        if not _system.offers("fork"):
+            raise ProcschedError(
+                "this system cannot fork, which the process pool needs; use pool=ThreadPool(), which cannot kill"
+            )
+        import _socket
+        import fcntl
+
+        arguments = interpreter_arguments()
+        arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
+        self.pid = 0
+        self.pidfd: int | None = None
+        self.socket, theirs = _socket.socketpair()
+        high = -1
+        try:
+            self.socket.setblocking(False)
+            # Above the standard three, so that the actions below cannot overwrite it.
+            high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+            actions: list[Any] = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, high, 3),
+            ]
+            for fd in (1, 2):
+                try:
+                    os.fstat(fd)
+                except OSError:
+                    actions.append((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0))
+            self.pid = os.posix_spawn(
+                arguments[0],
+                arguments,
+                os.environ,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            )
+            if _system.offers("pidfd"):
+                self.pidfd = os.pidfd_open(self.pid)
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            theirs.close()
+            if high >= 0:
+                os.close(high)
+
+    def abandon(self) -> None:
+        """End it again, before it was told anything."""
+        self.socket.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            try:
+                os.waitpid(self.pid, 0)
+            except ChildProcessError:  # the host program ignores SIGCHLD
+                return
