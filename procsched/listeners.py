@@ -248,6 +248,11 @@ class EventDelivery:
     def _run(self, outlet: _Outlet) -> None:
         while True:
             with self._lock:
+                outlet.parked = False
+                if outlet.handling:
+                    outlet.handling = 0
+                    if self._waiting:
+                        self._handled.notify_all()
                 entry = outlet.outbox.pop()
                 if entry is not None:
                     outlet.handling = entry[0]
@@ -260,17 +265,11 @@ class EventDelivery:
                     outlet.parked = True
             if entry is None:
                 outlet.gate.acquire()
-                with self._lock:
-                    outlet.parked = False
                 continue
             try:
                 outlet.listener.on_task_event(entry[1])
             except BaseException as error:  # whatever user code raises, this thread goes on
                 self._note_error(outlet, entry[1], error)
-            with self._lock:
-                outlet.handling = 0
-                if self._waiting:
-                    self._handled.notify_all()
             if outlet.outbox.lost != outlet.loss_told and not outlet.removed:
                 self._note_loss(outlet)
 

@@ -48,15 +48,23 @@ class Outbox:
 
     def pop(self) -> tuple[int, TaskEvent] | None:
         """Take the oldest event, with its number; None when there is none."""
-        if not self.size:
+        queue = self._oldest_queue()
+        if queue is None:
             return None
-        queue = min((queue for queue in self._queues if queue), key=_first_number)
         self.size -= 1
         return queue.popleft()
 
     def oldest(self) -> int | None:
         """Return the number of the oldest event that is queued, or None."""
-        return min((queue[0][0] for queue in self._queues if queue), default=None)
+        queue = self._oldest_queue()
+        return None if queue is None else queue[0][0]
+
+    def _oldest_queue(self) -> deque[tuple[int, TaskEvent]] | None:
+        oldest = None
+        for queue in self._queues:
+            if queue and (oldest is None or queue[0][0] < oldest[0][0]):
+                oldest = queue
+        return oldest
 
     def drop_all(self) -> int:
         """Lose everything. Return how many events that were."""
@@ -73,7 +81,3 @@ class Outbox:
         for queue in self._queues:
             numbers = [number for number, _ in queue]
             assert numbers == sorted(set(numbers))
-
-
-def _first_number(queue: deque[tuple[int, TaskEvent]]) -> int:
-    return queue[0][0]
