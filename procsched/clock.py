@@ -6,6 +6,7 @@ without time asleep for the timeouts of runs. This module is the only one that r
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -50,8 +51,7 @@ def _steady_clock() -> Callable[[], float]:
         time.clock_gettime(number)
     except OSError:  # a kernel older than the headers
         return time.monotonic
-    read = time.clock_gettime
-    return lambda: read(number)
+    return functools.partial(time.clock_gettime, number)
 
 
 _steady = _steady_clock()

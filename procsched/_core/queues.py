@@ -171,11 +171,13 @@ class ReadyOrder:
     def pop(self) -> Any | None:
         """Remove and return the first live entry, or None."""
         heap = self._heap
-        item = heap.head()
-        if item is None:
-            return None
-        heappop(heap.items)
-        return item[4]
+        items = heap.items
+        while items:
+            item = heappop(items)
+            if item[3] == item[4].generation:
+                return item[4]
+            heap.tombstones -= 1
+        return None
 
     def discard(self) -> None:
         """Hear that the generation of an entry that was pushed has grown."""
