@@ -128,7 +128,7 @@ class Helper:
         for name in COMMON:
             try:
                 __import__(name)
-            except ImportError:  # left out of this interpreter
+            except (ImportError, OSError):  # who needs it hears of it
                 continue
         sys.path[:] = path
         _freeze()
