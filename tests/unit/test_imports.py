@@ -321,6 +321,12 @@ def test_import_is_light(code: str) -> None:
     assert sorted(loaded & NOT_LOADED) == []
 
 
+def test_children_start_light() -> None:
+    """Guard, helper and worker load no module of which they need only the half in C: a first result waits for it."""
+    needless = {"ctypes", "enum", "pickle", "re", "selectors", "signal", "socket", "threading"}
+    assert sorted(modules_after("import procsched.child.helper") & needless) == []
+
+
 def test_bare_import_loads_no_part() -> None:
     """`import procsched` alone loads none of its own modules; each comes with the first name from it."""
     assert {name for name in modules_after("import procsched") if name.startswith("procsched.")} == set()
