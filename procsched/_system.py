@@ -58,12 +58,14 @@ class Library:
     import, before the first worker can be forked.
 
     Raises:
-        ImportError: this interpreter was built without ctypes.
-        OSError: there is no such library.
+        OSError: there is no such library, or no descriptor to load it with; or this interpreter has no ctypes.
     """
 
     def __init__(self, name: str | None) -> None:
-        import _ctypes
+        try:
+            import _ctypes
+        except ImportError as error:
+            raise OSError(str(error)) from error
 
         class Function(_ctypes.CFuncPtr):
             _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
@@ -91,7 +93,7 @@ def prctl(option: int, argument: int) -> bool:
     """Set an option of this process (the manual page of that name); return False where it cannot be set."""
     try:
         call = libc().prctl
-    except (ImportError, AttributeError, OSError):
+    except (AttributeError, OSError):
         return False
     return bool(call(option, argument, 0, 0, 0) == 0)
 
@@ -291,5 +293,5 @@ def open_kernel_timer() -> KernelTimer | None:
         return None
     try:
         return KernelTimer()
-    except (ImportError, OSError, AttributeError):
+    except (OSError, AttributeError):
         return None

@@ -102,8 +102,8 @@ def _settime(fd: int, flags: int, seconds: int, nanoseconds: int) -> None:
 
 def _checked(answer: Any, call: str) -> Any:
     if answer < 0:
-        import ctypes
+        import _ctypes  # loaded, so that no descriptor is needed to say that none is left
 
-        number = ctypes.get_errno()
+        number = _ctypes.get_errno()
         raise OSError(number, os.strerror(number), call)
     return answer
