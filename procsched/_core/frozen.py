@@ -60,7 +60,8 @@ def frozen(cls: type[_T]) -> type[_T]:
     """Turn an annotated class into a frozen, slotted value class.
 
     Fields are the annotations in order, defaults the class attributes (immutable ones only: they are
-    shared); fields after `_: KW_ONLY` are keyword-only. `__post_init__`, where the class has one, is
+    shared); fields after `_: KW_ONLY` are keyword-only. `__checks__`, where the class has it, names for
+    some fields what is called with name and value and returns the value to keep. `__post_init__`, likewise, is
     called at the end of `__init__` and may put a normalised value with `object.__setattr__`.
     Instances compare and hash by their fields, survive pickling, and refuse assignment.
     """
@@ -127,11 +128,17 @@ def _make_init(cls: Any) -> None:
     fields = [parameter(name) for name in names if name in cls.__match_args__]
     keywords = [parameter(name) for name in names if name not in cls.__match_args__]
     parameters = ", ".join(["self", *fields, *(["*"] if keywords else []), *keywords])
-    lines = [f"    _set_{name}(self, {name})" for name in names]
+    checks = getattr(cls, "__checks__", {})
+
+    def checked(name: str) -> str:
+        return f"_check_{name}({name!r}, {name})" if name in checks else name
+
+    lines = [f"    _set_{name}(self, {checked(name)})" for name in names]
     if hasattr(cls, "__post_init__"):
         lines.append("    self.__post_init__()")
     scope: dict[str, Any] = {f"_set_{name}": cls.__dict__[name].__set__ for name in names}
     scope.update({f"_default_{name}": value for name, value in defaults.items()})
+    scope.update({f"_check_{name}": check for name, check in checks.items()})
     exec("\n".join([f"def __init__({parameters}):", *(lines or ["    pass"])]), scope)
     made = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"

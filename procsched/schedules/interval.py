@@ -12,7 +12,7 @@ from procsched.schedules.base import OneByOne, slot_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import timedelta
-    from typing import Final
+    from typing import ClassVar, Final
 
     from procsched._core.models import ExecutionRecord
 
@@ -34,16 +34,12 @@ class FixedDelay(OneByOne):
 
     delay: float
     start_delay: float = 0.0
+    __checks__: ClassVar = {"delay": finite_seconds, "start_delay": finite_seconds}
     # Not a field: tells the scheduler to give `now` and record times on the steady line.
     steady = True
     if TYPE_CHECKING:
 
         def __init__(self, delay: float | timedelta, start_delay: float | timedelta = 0.0) -> None: ...
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "delay", finite_seconds("delay", self.delay))
-        put(self, "start_delay", finite_seconds("start_delay", self.start_delay))
 
     def first_run(self, now: float) -> float:
         """Return `now` + `start_delay`, in seconds on the steady line."""
@@ -75,6 +71,7 @@ class FixedRate:
     period: float
     on_overrun: OverrunPolicy = OverrunPolicy.SKIP
     start_delay: float = 0.0
+    __checks__: ClassVar = {"start_delay": finite_seconds}
     # Not a field: tells the scheduler to give `now` and record times on the steady line.
     steady = True
     if TYPE_CHECKING:
@@ -92,7 +89,6 @@ class FixedRate:
         if period < SHORTEST_PERIOD:
             raise ValidationError(f"period must be at least a microsecond, not {self.period!r} seconds")
         put(self, "period", period)
-        put(self, "start_delay", finite_seconds("start_delay", self.start_delay))
         try:
             put(self, "on_overrun", OverrunPolicy(self.on_overrun))
         except ValueError:

@@ -9,6 +9,7 @@ from procsched.schedules.base import OneByOne
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+    from typing import ClassVar
 
     from procsched._core.models import ExecutionRecord
 
@@ -24,12 +25,10 @@ class OneTime(OneByOne):
     """
 
     at: float
+    __checks__: ClassVar = {"at": unix_seconds}
     if TYPE_CHECKING:
 
         def __init__(self, at: float | datetime) -> None: ...
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "at", unix_seconds("at", self.at))
 
     def first_run(self, now: float) -> float:
         """Return `at` in UNIX seconds, also where it is earlier than `now`."""
@@ -51,14 +50,12 @@ class After(OneByOne):
     """
 
     delay: float
+    __checks__: ClassVar = {"delay": finite_seconds}
     # Not a field: tells the scheduler to give `now` and record times on the steady line.
     steady = True
     if TYPE_CHECKING:
 
         def __init__(self, delay: float | timedelta) -> None: ...
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delay", finite_seconds("delay", self.delay))
 
     def first_run(self, now: float) -> float:
         """Return `now` + `delay`, in seconds on the steady line."""
