@@ -98,9 +98,10 @@ class Engine(Requests):
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def add(self, task: Task, schedule: Schedule, kind: int, payload: Any, first: float, now: float) -> Entry:
+    def add(
+        self, task: Task, schedule: Schedule, kind: int, steady: bool, payload: Any, first: float, now: float
+    ) -> Entry:
         """Register a task whose first slot is `first`; both it and `now` are on the schedule's line."""
-        steady = bool(getattr(schedule, "steady", False))
         handle = ScheduledTask(task, schedule)
         entry = Entry(handle, payload, kind, steady, first)
         entry.owed = first <= now + ROUNDING

@@ -121,8 +121,7 @@ class Following(Registry):
         entry.live = None
         del self.running[handle.task.id]
         self.counters[record.outcome] += 1  # an outcome is the text that names its counter
-        limit = self.history_limit
-        handle._history = (*handle._history[1 - limit if limit > 1 else limit :], record)
+        handle._history = (*handle._history, record)[-self.history_limit :]
         if self.closing:
             killed = record.outcome is Outcome.KILLED and ended.call.reason == SHUTDOWN
             self.ended_in_closing.append((handle.task.id, killed))

@@ -8,7 +8,6 @@ from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any, Final
 
 ON_EXHAUSTED: Final = ("dead_letter", "continue")
@@ -141,26 +140,23 @@ def checked_times(
 def name_of(action: Any) -> str:
     """Return the name of a function, of the function in a partial, or of an object's type."""
     check_action(action)
-    while hasattr(action, "func") and callable(action.func) and not hasattr(action, "__name__"):
+    while not hasattr(action, "__name__") and callable(getattr(action, "func", None)):
         action = action.func
     name = getattr(action, "__name__", None)
     return name if isinstance(name, str) and name else type(action).__name__
 
 
-def take_convenience(options: Mapping[str, Any], action: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of `schedule` for `schedule_at` and its kind, which know `retries`."""
-    rest = dict(options)
-    name = rest.pop("name", None)
-    if name is None:
-        name = name_of(action)
-    retries = rest.pop("retries", None)
+def take_convenience(options: dict[str, Any], action: Any) -> str:
+    """Turn options of `schedule_at` and its kind, which know `retries`, into those of `schedule`. Return the name."""
+    name = options.pop("name", None)
+    retries = options.pop("retries", None)
     if retries is not None:
-        if "retry" in rest:
+        if "retry" in options:
             raise ValidationError("give either retries=n or retry=RetryPolicy(...), not both")
-        rest["retry"] = RetryPolicy(check_count("retries", retries, 0) + 1, 1.0, 1.0)
-    elif "retry" not in rest:
-        rest["retry"] = _NO_RETRY
-    return name, rest
+        options["retry"] = RetryPolicy(check_count("retries", retries, 0) + 1, 1.0, 1.0)
+    else:
+        options.setdefault("retry", _NO_RETRY)
+    return name_of(action) if name is None else name
 
 
 _NO_RETRY: Final = RetryPolicy(max_attempts=1)

@@ -239,7 +239,8 @@ class Scheduler(Control):
         self._require_open()
         if type(name) is not str or not name:
             options.check_text("name", name)
-        options.check_action(action)
+        if not callable(action):
+            options.check_action(action)
         kind = kind_of(schedule)
         if kind == OTHER:
             options.check_schedule(schedule)
@@ -260,7 +261,8 @@ class Scheduler(Control):
             if kept is not None and not replace:
                 return kept
         payload = self.pool.pack(action, args, named or {})
-        now, first = self._first_slot(schedule)
+        steady = bool(getattr(schedule, "steady", False))
+        now, first = self._first_slot(schedule, steady)
         task_id = self._ids.next_id()
         if type(task_id) is not str or not task_id:
             options.check_text("the id that ids.next_id() gave", task_id)
@@ -293,7 +295,7 @@ class Scheduler(Control):
                     return old.handle
                 engine.cancel(old, self.clock.now())
                 engine.release_key(old)
-            handle = engine.add(task, schedule, kind, payload, first, now).handle
+            handle = engine.add(task, schedule, kind, steady, payload, first, now).handle
             self._hand_over_locked()
         if self._threadless and self._state == RUNNING:
             self._drive()
@@ -307,15 +309,15 @@ class Scheduler(Control):
         Options are those of `schedule`; besides, `name=` (the function's by default) and `retries=n`: n more
         tries, one second apart. Without either `retries` or `retry` there is no further try.
         """
-        name, rest = options.take_convenience(task_options, fn)
-        return self.schedule(name, fn, OneTime(unix_seconds("run_at", run_at)), **rest)
+        name = options.take_convenience(task_options, fn)
+        return self.schedule(name, fn, OneTime(unix_seconds("run_at", run_at)), **task_options)
 
     def schedule_after(
         self, fn: Callable[..., Any], delay: float | timedelta, **task_options: Any
     ) -> ScheduledTask:
         """Run `fn` once, `delay` steady seconds from now. Options as for `schedule_at`."""
-        name, rest = options.take_convenience(task_options, fn)
-        return self.schedule(name, fn, After(finite_seconds("delay", delay)), **rest)
+        name = options.take_convenience(task_options, fn)
+        return self.schedule(name, fn, After(finite_seconds("delay", delay)), **task_options)
 
     def schedule_every(
         self,
@@ -326,14 +328,14 @@ class Scheduler(Control):
         **task_options: Any,
     ) -> ScheduledTask:
         """Run `fn` at a fixed rate, for the first time one `interval` from now. Options as for `schedule_at`."""
-        name, rest = options.take_convenience(task_options, fn)
+        name = options.take_convenience(task_options, fn)
         seconds = finite_seconds("interval", interval, above=True)
-        return self.schedule(name, fn, FixedRate(seconds, on_overrun, start_delay=seconds), **rest)
+        return self.schedule(name, fn, FixedRate(seconds, on_overrun, start_delay=seconds), **task_options)
 
-    def _first_slot(self, schedule: Schedule) -> tuple[float, float]:
+    def _first_slot(self, schedule: Schedule, steady: bool) -> tuple[float, float]:
         """Return this moment and the first slot, both on the schedule's line."""
         clock = self.clock
-        if getattr(schedule, "steady", False):
+        if steady:
             now = self.engine.timeline.line(clock.monotonic())
         else:
             now = clock.now()
