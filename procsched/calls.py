@@ -4,6 +4,8 @@
     result() <-- ProcessFuture <-- Core.on_ended() <-- I/O thread
     add_done_callback() <-- callback thread
 
+One lock guards queues and pool together, the pool's: see there for what is done while it is held.
+
 The pool's thread refers to the `Core`, and nothing here to the executor, so that one which nobody refers to any more
 can be collected: its core then finishes the calls and ends.
 """
@@ -23,7 +25,7 @@ from enum import IntEnum
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
-from procsched.workers.base import Call
+from procsched.workers.base import Call, Pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from procsched.workers.base import Ending
     from procsched.workers.pool import ProcessPool
 
+PACES_KEPT = 1000  # functions of which is known how long they take
+AHEAD_BYTES = 4096  # pickled; larger calls are not sent ahead
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
 UNSET: Any = object()  # an option that was not given
 
@@ -108,32 +112,43 @@ class _State(IntEnum):
     """Where a call stands, as the core sees it."""
 
     WAITING = 0  # in a queue, or between two attempts
-    HANDED = 1  # taken by the pool
+    HANDED = 1  # taken by the pool, maybe ahead of its start
     OVER = 2  # its last attempt has ended, or it was withdrawn
 
 
 class _Item(Call):
     """One submitted call, through all its attempts. State, `cancelled` and `queued` are guarded by the core's lock."""
 
-    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "started_at", "state")
+    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "state")
 
-    def __init__(self, core: Core, future: ProcessFuture[Any], payload: bytes, options: Options) -> None:
-        super().__init__(
-            payload,
-            timeout=options.timeout,
-            soft_timeout=options.soft_timeout,
-            grace=options.grace,
-            capture_output=options.capture_output,
-            name=options.name,
-        )
+    def __init__(
+        self, core: Core, future: ProcessFuture[Any], payload: bytes, options: Options, pace: Pace | None
+    ) -> None:
+        # Not by way of `Call.__init__`: keyword arguments cost as much again as all the rest.
+        self.payload = payload
+        self.timeout = options.timeout
+        self.soft_timeout = options.soft_timeout
+        self.grace = options.grace
+        self.capture_output = options.capture_output
+        self.limits = None
+        self.task_id = ""
+        self.name = options.name
+        self.attempt = self.run = 1
+        self.pace = pace
+        self.worker = self.verdict = None
+        self.handed = self.number = 0
         self.core = core
         self.future = future
         self.options = options
         self.state = _State.WAITING
         self.cancelled = False
         self.queued = False
-        self.started_at = 0.0
         self.began = 0.0
+
+    def begun(self) -> None:
+        self.began = time.monotonic()
+        if self.attempt == 1 and not self.cancelled:
+            self.future._note_start()
 
     def ended(self, ending: Ending) -> None:
         self.core.on_ended(self, ending)
@@ -147,11 +162,11 @@ class Core:
 
     def __init__(self, pool: ProcessPool) -> None:
         self.pool = pool
-        # Guards everything below that says so. Taken by callers, by the I/O thread and, in `next_call`, inside the
-        # pool's lock; nothing is called while it is held.
-        self.lock = threading.Lock()
+        self.lock = pool.lock  # guards everything below that says so
         self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
         self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
+        self.paces: dict[int, Pace] = {}  # how long the calls of each function take; guarded by lock
+        self.ahead = Priority.HIGH  # nothing less urgent is sent ahead now; guarded by lock
         self.killing = False  # no further attempt is made; guarded by lock
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
         self.open = 0  # calls that have not ended for good; guarded by lock
@@ -160,7 +175,8 @@ class Core:
         self.refused = ""  # why nothing is taken any more; guarded by lock
         self.finishing = False  # the pool is being shut down; guarded by lock
         self.drained = threading.Event()  # set when, after a shutdown, nothing is open
-        self.pid = os.getpid()
+        self.pid = 0  # of the process that has started the pool
+        self.is_fork = False  # this is a fork of it
         self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.callback_thread: threading.Thread | None = None
 
@@ -172,26 +188,41 @@ class Core:
         """Queue a call."""
         if not callable(fn):
             raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
-        self.check_open()
-        future: ProcessFuture[Any] = ProcessFuture(self)
-        future._timeout = options.timeout
-        future._name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        if self.refused or self.is_fork:
+            self.check_open()
+        name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        future: ProcessFuture[Any] = ProcessFuture(self, name, options.timeout)
         try:
             payload = self.pool.pack(fn, args, kwargs)
         except TaskSerializationError as error:
-            future.set_running_or_notify_cancel()
             future.set_exception(error)
             return future
-        item = _Item(self, future, payload, options)
+        captures = options.capture_output or self.pool.options.capture_output
+        item = _Item(self, future, payload, options, None if captures else self.pace_of(fn))
         future._item = item
-        self.start()
+        if not self.started:
+            self.start()
         with self.lock:
             if self.refused:
                 raise SchedulerStateError(self.refused)
             self.open += 1
             self._queue_locked(item)
-        self.pool.pump()
+            self.pool.pump_locked()
         return future
+
+    def pace_of(self, function: Any) -> Pace:
+        """Return what is known of how long the calls of a function take.
+
+        It goes by the identity of its code, which may be used again for another function when that one is gone: a
+        guess that is wrong for a few calls does no harm.
+        """
+        key = id(getattr(function, "__code__", function))
+        pace = self.paces.get(key)
+        if pace is None:
+            if len(self.paces) >= PACES_KEPT:
+                self.paces.clear()
+            pace = self.paces.setdefault(key, Pace())
+        return pace
 
     def start(self) -> None:
         """Start the pool, once.
@@ -222,7 +253,7 @@ class Core:
         Raises:
             SchedulerStateError: naming the remedy.
         """
-        if self.started and self.pid != os.getpid():
+        if self.is_fork:
             raise SchedulerStateError(
                 f"this executor belongs to process {self.pid}, of which this one is a fork; "
                 "make a new one after the fork"
@@ -235,31 +266,43 @@ class Core:
             if item.state is not _State.WAITING:
                 return  # cancelled meanwhile
             self._queue_locked(item)
-        self.pool.pump()
+            self.pool.pump_locked()
 
     def _queue_locked(self, item: _Item) -> None:
         item.queued = True
-        self.queues[item.options.priority].append(item)
+        priority = item.options.priority
+        self.queues[priority].append(item)
+        if priority < self.ahead:  # it goes before what was sent ahead
+            self.pool.recall_locked()
+            self.ahead = Priority.HIGH
 
     # -- what the pool asks and says -----------------------------------------------------------------------
 
-    def next_call(self) -> Call | None:
+    def next_call(self, *, ahead: bool = False) -> Call | None:
         """Return the call that should start now. With the pool's lock held."""
-        with self.lock:
-            for waiting in self.queues:
-                while waiting:
-                    item = waiting.popleft()
-                    item.queued = False
-                    if item.state is not _State.WAITING:
-                        self.withdrawn -= 1
-                        continue
-                    if item.attempt == 1:
-                        item.future.set_running_or_notify_cancel()
-                    item.state = _State.HANDED
-                    item.started_at = time.time()
-                    item.began = time.monotonic()
-                    return item
+        for waiting in self.queues:
+            while waiting:
+                item = waiting[0]
+                if item.state is not _State.WAITING:
+                    self.withdrawn -= 1
+                    waiting.popleft().queued = False
+                    continue
+                if not ahead:
+                    item.begun()
+                elif len(item.payload) > AHEAD_BYTES or item.pace is None:
+                    return None
+                elif item.options.priority > self.ahead:
+                    self.ahead = item.options.priority
+                item.state = _State.HANDED
+                waiting.popleft().queued = False
+                return item
         return None
+
+    def take_back(self, call: Any) -> None:
+        """Queue a call that was sent ahead and has not begun, where it was. With the pool's lock held."""
+        call.state = _State.WAITING
+        call.queued = True
+        self.queues[call.options.priority].appendleft(call)
 
     def pool_problem(self, text: str) -> None:
         """The pool logs its problems itself; those who wait hear of them by their futures."""
@@ -267,29 +310,35 @@ class Core:
     def on_ended(self, item: _Item, ending: Ending) -> None:
         """An attempt has ended: settle its future, or try again."""
         future = item.future
-        seconds = time.monotonic() - item.began if item.began else 0.0
-        future._note_attempt(item.attempt, item.started_at or time.time(), seconds, ending)
-        wait = 0.0
-        with self.lock:
-            again = (
-                ending.outcome not in (Outcome.SUCCEEDED, Outcome.KILLED)
-                and item.options.retry.should_retry(item.attempt)
-                and not item.cancelled
-                and not self.killing
-            )
-            if again:
-                wait = self.backoff(item)
-                item.attempt += 1
-                self.resting.add(item)
-            item.state = _State.WAITING if again else _State.OVER
-        if again:
-            self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
-            return
+        now = time.monotonic()
+        seconds = now - item.began if item.began else 0.0
+        future._note_attempt(item.attempt, time.time() - seconds, seconds, ending)
+        if ending.outcome is not Outcome.SUCCEEDED:
+            with self.lock:
+                wait = self._again_locked(item, ending)
+            if wait is not None:
+                self.pool.loop.call_at(now + wait, functools.partial(self.enqueue, item))
+                return
         if item.cancelled:
             future._mark_cancelled()
         else:
             future._settle(ending)
-        self.close_call(future)
+        self.close_call(item)
+
+    def _again_locked(self, item: _Item, ending: Ending) -> float | None:
+        """Return the seconds until the next attempt, which is prepared here; None when there is to be none."""
+        if (
+            ending.outcome is Outcome.KILLED
+            or not item.options.retry.should_retry(item.attempt)
+            or item.cancelled
+            or self.killing
+        ):
+            return None
+        wait = self.backoff(item)
+        item.attempt += 1
+        item.state = _State.WAITING
+        self.resting.add(item)
+        return wait
 
     @staticmethod
     def backoff(item: _Item) -> float:
@@ -302,9 +351,10 @@ class Core:
             wait *= 1 + policy.jitter * random.uniform(-1, 1)
         return wait
 
-    def close_call(self, future: ProcessFuture[Any]) -> None:
+    def close_call(self, item: _Item) -> None:
         """A call has ended for good."""
-        future._close()
+        item.state = _State.OVER
+        item.future._close()
         with self.lock:
             self.open -= 1
             finish = bool(self.refused) and self.open == 0 and not self.finishing
@@ -319,21 +369,22 @@ class Core:
         item: _Item | None = future._item
         if item is None:
             return future.cancelled()
-        # One winner: with both locks the call can neither start nor end here.
-        with self.pool.lock, self.lock:
+        # One winner: with the lock held the call can neither start nor end.
+        with self.lock:
+            # One that was sent ahead and has not begun is given back by this, and then withdrawn.
+            if item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
+                item.cancelled = True
             withdrawn = item.state is _State.WAITING
             if withdrawn:
                 item.state = _State.OVER
                 item.cancelled = True
                 item.payload = b""  # it may stay in its queue for a while
                 self.withdrawn += item.queued
-            elif item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
-                item.cancelled = True
             if not item.cancelled:
                 return future.cancelled()
         future._mark_cancelled()
         if withdrawn:
-            self.close_call(future)
+            self.close_call(item)
             self.prune()
         return True
 
@@ -375,7 +426,7 @@ class Core:
 
     def shutdown(self, *, wait: bool, cancel: bool, kill: bool = False) -> None:
         """Take no more calls, and end when the last one has."""
-        if self.started and self.pid != os.getpid():
+        if self.is_fork:
             return
         with self.lock:
             self.refused = self.refused or "cannot schedule new futures after shutdown"
@@ -430,6 +481,8 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
+    for core in _live:
+        core.is_fork = True
     _live.clear()
 
 

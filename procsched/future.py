@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import CancelledError, Future
 
 from procsched._core.models import Outcome, Sealed
@@ -58,42 +57,72 @@ class ProcessFuture(Future["R"]):
     A result is loaded in the thread that asks for it. Done-callbacks run on the executor's callback thread.
     """
 
-    def __init__(self, owner: Any) -> None:
-        super().__init__()
+    # What the standard library's Future makes for each one costs more than a call does: a Condition with its lock, two
+    # lists. Here the plain values are the class's, and the rest is made when somebody must wait or leaves a callback.
+    # Who ends the call sets `_state` first and looks for a condition then; who waits makes the condition first and
+    # looks at `_state` then. So one of them sees the other.
+    _state = "PENDING"
+    _result: Any = None
+    _exception: BaseException | None = None
+    _item: Any = None
+    _ending: Ending | None = None  # of the last attempt, until the result is loaded
+    _attempts: tuple[tuple[int, float, float, Ending], ...] = ()  # number, start, seconds, ending
+    _progress: tuple[float, float | None, str] | None = None
+
+    def __init__(self, owner: Any, name: str, timeout: float | None) -> None:
+        # Not by way of the base class, see above.
         self._owner = owner
-        self._item: Any = None
-        self._ending: Ending | None = None  # of the last attempt, until the result is loaded
-        self._loading = threading.Lock()  # held by the thread that loads
-        self._attempts: list[tuple[int, float, float, Ending]] = []  # number, start, seconds, ending
-        self._name = ""
-        self._timeout: float | None = None
-        self._record_waiters: list[threading.Event] = []  # guarded by _condition
-        self._progress: tuple[float, float | None, str] | None = None
+        self._name = name
+        self._timeout = timeout
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        made = self.__dict__.get("_lazy_condition")
+        if made is None:
+            made = self.__dict__.setdefault("_lazy_condition", threading.Condition())
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        return self.__dict__.setdefault("_lazy_waiters", [])  # type: ignore[no-any-return]
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        return self.__dict__.setdefault("_lazy_callbacks", [])  # type: ignore[no-any-return]
+
+    @property
+    def _record_waiters(self) -> list[threading.Event]:
+        return self.__dict__.setdefault("_lazy_record_waiters", [])  # type: ignore[no-any-return]
 
     # -- what the executor says ----------------------------------------------------------------------------
 
+    def _note_start(self) -> None:
+        self._state = "RUNNING"
+
     def _note_attempt(self, number: int, started_at: float, seconds: float, ending: Ending) -> None:
-        self._attempts.append((number, started_at, seconds, ending))
+        self._attempts += ((number, started_at, seconds, ending),)
 
     def _close(self) -> None:
         """Hear that the call has ended for good: there will be no further record."""
-        with self._condition:
-            self._item = None
-            waiters, self._record_waiters = self._record_waiters, []
+        self._item = None
         # Not by `_condition`: the library's `result` takes any wake-up for the end of the call.
-        for waiter in waiters:
-            waiter.set()
+        if "_lazy_record_waiters" in self.__dict__:
+            for waiter in tuple(self._record_waiters):
+                waiter.set()
 
     def _settle(self, ending: Ending) -> None:
-        """Take the ending of the last attempt, unless the call was cancelled meanwhile."""
-        self._ending = ending
-        with self._condition:
-            if self._state != "RUNNING":
-                return
-        super().set_result(None)  # type: ignore[arg-type]  # loaded when somebody asks: see `_load`
+        """Take the ending of the last attempt. The executor has made sure that the call is not cancelled."""
+        self._ending = ending  # its result is loaded when somebody asks: see `_load`
+        self._state = _FINISHED
+        if "_lazy_condition" in self.__dict__:
+            with self._condition:
+                for waiter in self._waiters:
+                    waiter.add_result(self)
+                self._condition.notify_all()
+            self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
-        if self._done_callbacks:  # type: ignore[attr-defined]
+        if "_lazy_callbacks" in self.__dict__:
             self._owner.run_callbacks(self, super()._invoke_callbacks)  # type: ignore[misc]
 
     # -- for the user --------------------------------------------------------------------------------------
@@ -130,11 +159,16 @@ class ProcessFuture(Future["R"]):
             TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
             RemoteError: the result or the exception cannot be loaded here.
         """
-        self._load(timeout)
-        try:
-            return super().result(0)
-        finally:
-            self = None  # type: ignore[assignment]  # no cycle through the traceback
+        if self._state != _FINISHED:
+            self._wait(timeout)
+        if self._ending is not None:
+            self._load()
+        if self._exception is not None:
+            try:
+                raise self._exception
+            finally:
+                self = None  # type: ignore[assignment]  # no cycle through the traceback
+        return self._result  # type: ignore[no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what `result` would raise, or None.
@@ -143,30 +177,29 @@ class ProcessFuture(Future["R"]):
             CancelledError: it was cancelled.
             TimeoutError: `timeout` seconds have passed and it has not ended.
         """
-        self._load(timeout)
-        return super().exception(0)
+        if self._state != _FINISHED:
+            self._wait(timeout)
+        if self._ending is not None:
+            self._load()
+        return self._exception
 
-    def _load(self, timeout: float | None) -> None:
-        """Wait for the end, and put the result or the exception in its place, in whichever thread asks first.
-
-        Another thread that asks meanwhile waits. Where loading is interrupted, by a KeyboardInterrupt say, the next
-        one to ask begins anew.
-        """
-        end = None if timeout is None else time.monotonic() + timeout
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for the end of the call. Raises as `exception` does."""
         if not self.done():
             self._owner.refuse_fork()  # there nobody would ever end it
         super().exception(timeout)
-        if self._ending is None:
-            return
-        if not self._loading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
-            raise TimeoutError
-        try:
-            ending = self._ending
-            if ending is not None:
-                self._result, self._exception = open_ending(ending, self._timeout)
-                self._ending = None
-        finally:
-            self._loading.release()
+
+    def _load(self) -> None:
+        """Put the result or the exception in its place, in whichever thread asks first.
+
+        Where two ask at once both may load it, and the first to be done wins. Where loading is interrupted, by a
+        KeyboardInterrupt say, the next one to ask begins anew.
+        """
+        ending = self._ending
+        if ending is not None:
+            loaded = self.__dict__.setdefault("_loaded", open_ending(ending, self._timeout))
+            self._result, self._exception = loaded
+            self._ending = None
 
     @property
     def record(self) -> ExecutionRecord | None:
@@ -193,12 +226,8 @@ class ProcessFuture(Future["R"]):
         """
         self._owner.refuse_fork()
         closed = threading.Event()
-        with self._condition:
-            if self._item is None:
-                closed.set()
-            else:
-                self._record_waiters.append(closed)
-        if not closed.wait(timeout):
+        self._record_waiters.append(closed)  # before the look, as with `_condition`
+        if self._item is not None and not closed.wait(timeout):
             raise TimeoutError(f"no record after {timeout} s")
         record = self.record
         if record is None:

@@ -81,12 +81,19 @@ class TaskListener(Protocol):
 class CallSource(Protocol):
     """Who owns calls and hands them out when a worker is free: the scheduler or the executor."""
 
-    def next_call(self) -> Call | None:
+    def next_call(self, *, ahead: bool = False) -> Call | None:
         """Return the call that should start now, or None.
 
         Called by the pool from any thread with the pool's lock held, so it must be quick and must not call
         the pool. What it returns is started: the source takes its start time here.
+
+        Args:
+            ahead: it is not started yet but sent to a worker that is busy for some microseconds more. It starts when
+                `Call.begun` is called, or comes back by `take_back`. A source may answer None always.
         """
+
+    def take_back(self, call: Call) -> None:
+        """Take back a call that was given out `ahead` and was not begun. As quick as `next_call`; newest first."""
 
     def pool_problem(self, text: str) -> None:
         """Hear that something is wrong with the pool itself, in words for a person."""

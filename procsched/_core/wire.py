@@ -12,7 +12,6 @@ from _struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any, NamedTuple
 
     class Frame(NamedTuple):
@@ -39,26 +38,34 @@ META_CAP = 1 << 20
 
 # Parent to worker.
 START = 1  # payload: a pickled dict, how to begin; answered by READY or START_FAILED
-# CALL: payload: the call; first: steady deadline of the backstop, 0 for none; second: its timeout or -1; third: run and
-# attempt, 32 bits each; meta: id and name of its task, with a zero byte between.
+# CALL: payload: the call; first: steady time of the backstop, with AHEAD in seconds from the start, 0 for none; second:
+# its timeout or -1; third: run and attempt, 32 bits each; meta: id and name of its task, with a zero byte between.
 CALL = 2
 PATH = 3  # payload: pickled sys.path
 
 # Worker to parent.
 READY = 16
 START_FAILED = 17  # payload: pickled `Failure`
-DONE = 18  # payload: the pickled result; first: steady time of the end, second: CPU s or -1, third: peak rss or 0
+# DONE: payload: the pickled result; first and second: steady time of end and beginning; meta: FACTS and what the run
+# left behind, where it was long enough to ask or left something.
+DONE = 18
 RAISED = 19  # payload: pickled `Failure`; numbers as in DONE
 PROGRESS = 20  # payload: pickled (done, total, note)
 
 # Flags of CALL.
 CAPTURE = 1
+AHEAD = 2  # the call is to be begun only with a token
 
 # Flags of DONE and RAISED.
 DIRTY = 1  # the run left something behind: meta says what, and the worker is not used again
 SOFT = 2  # the exception that left the action is the soft timeout's own
 
+TOKEN = Struct("<Q")  # what allows a worker to begin a call that was sent AHEAD: its number, through a pipe
+FACTS = Struct("<dQ")  # CPU seconds or -1, peak rss in bytes or 0
+
 _HEADER_SIZE = HEADER.size
+_unpack = HEADER.unpack_from
+_MAGIC_BYTES = MAGIC.to_bytes(2, "little")
 _SMALL = 1 << 16
 _TRUSTED = (
     64 << 20
@@ -74,7 +81,6 @@ def encode(
     kind: int,
     number: int = 0,
     payload: bytes | bytearray = b"",
-    *,
     flags: int = 0,
     first: float = 0.0,
     second: float = 0.0,
@@ -113,7 +119,8 @@ class Decoder:
     def __init__(self, cap: int = CAP) -> None:
         self.cap = cap
         self.target: memoryview | None = None
-        self._pending = bytearray()
+        self.error: WireError | None = None  # why nothing more can be read
+        self._pending = b""  # the beginning of a frame
         self._large: bytearray | None = None
         self._size = 0  # of the payload that `_large` is, or will be
         self._head: tuple[int, int, int, float, float, int, bytes] | None = None
@@ -123,61 +130,57 @@ class Decoder:
         """True while a frame has begun and not ended."""
         return bool(self._pending) or self._large is not None
 
-    def whole(self, data: bytes) -> Frame | None:
-        """Return the frame if `data` is exactly one, as it mostly is; else None, and it has to be fed."""
-        if self._pending or self.target is not None or len(data) < _HEADER_SIZE:
-            return None
-        magic, kind, flags, meta_size, size, number, first, second, third = HEADER.unpack_from(data)
-        body = _HEADER_SIZE + meta_size
-        if magic != MAGIC or len(data) != body + size:
-            return None
-        return Frame(kind, flags, number, first, second, third, data[_HEADER_SIZE:body], data[body:])
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that end within `data`, keeping what is left over.
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
-        """Yield the frames that end within `data`, keeping what is left over.
-
-        Raises:
-            WireError: wrong magic, or a length over the cap. Nothing more can be read after that.
+        On a wrong magic, or a length over the cap, `error` is set: what came before it is returned all the same.
         """
-        while self.target is not None and len(data):
-            room = len(self.target)
-            piece = data[:room]
+        frames: list[Frame] = []
+        while self.target is not None and data:
+            piece = data[: len(self.target)]
             self.target[: len(piece)] = piece
             frame = self.filled(len(piece))
-            data = data[room:]
+            data = data[len(piece) :]
             if frame is not None:
-                yield frame
-        self._pending += data
-        while True:
-            pending = self._pending
-            if len(pending) < HEADER.size:
-                if pending and pending[:2] != MAGIC.to_bytes(2, "little")[: len(pending)]:
-                    raise WireError(f"no frame begins with {bytes(pending[:16])!r}")
-                return
-            magic, kind, flags, meta_size, size, number, first, second, third = HEADER.unpack_from(pending)
-            if magic != MAGIC:
-                raise WireError(f"no frame begins with {bytes(pending[:16])!r}")
-            if size > self.cap or meta_size > META_CAP:
-                raise WireError(
-                    f"a frame of {size} bytes ({meta_size} of meta data) is over the cap of {self.cap}"
-                )
-            body = HEADER.size + meta_size
-            if len(pending) >= body + size:
-                meta = bytes(pending[HEADER.size : body])
-                payload = bytes(pending[body : body + size])
-                del pending[: body + size]
-                yield Frame(kind, flags, number, first, second, third, meta, payload)
-            elif size >= _SMALL and len(pending) >= body:
-                self._head = (kind, flags, number, first, second, third, bytes(pending[HEADER.size : body]))
-                have = len(pending) - body
+                frames.append(frame)
+        if self._pending:
+            data = self._pending + data
+        start, end = 0, len(data)
+        while end - start >= _HEADER_SIZE:
+            magic, kind, flags, meta_size, size, number, first, second, third = _unpack(data, start)
+            if magic != MAGIC or size > self.cap or meta_size > META_CAP:
+                break
+            body = start + _HEADER_SIZE + meta_size
+            if end >= body + size:
+                meta = data[start + _HEADER_SIZE : body]
+                start = body + size
+                frames.append(Frame(kind, flags, number, first, second, third, meta, data[body:start]))
+            elif size >= _SMALL and end >= body:
+                self._head = (kind, flags, number, first, second, third, data[start + _HEADER_SIZE : body])
+                have = end - body
                 self._size = size
                 self._large = bytearray(min(size, max(_TRUSTED, 2 * have)))
-                self._large[:have] = pending[body:]
-                pending.clear()
+                self._large[:have] = data[body:]
                 self.target = memoryview(self._large)[have:]
-                return
+                start = end
             else:
-                return
+                break
+        self._pending = data[start:]
+        self.error = self._look_at_pending()
+        return frames
+
+    def _look_at_pending(self) -> WireError | None:
+        """Return what is wrong with what is no frame yet, or None."""
+        pending = self._pending
+        if pending and pending[:2] != _MAGIC_BYTES[: len(pending)]:
+            return WireError(f"no frame begins with {pending[:16]!r}")
+        if len(pending) >= _HEADER_SIZE:
+            _magic, _kind, _flags, meta_size, size, *_ = _unpack(pending)
+            if size > self.cap or meta_size > META_CAP:
+                return WireError(
+                    f"a frame of {size} bytes ({meta_size} of meta data) is over the cap of {self.cap}"
+                )
+        return None
 
     def filled(self, count: int) -> Frame | None:
         """Say that `count` bytes were read into `target`; return the frame if that ended it."""

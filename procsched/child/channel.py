@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import select
+from collections import deque
 
 from procsched._core import wire
 
@@ -19,19 +20,26 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.decoder = wire.Decoder()
-        self.frames: list[wire.Frame] = []
+        self.frames: deque[wire.Frame] = deque()
         # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
         self.lock = _thread.allocate_lock()  # one frame at a time: any thread may tell progress
 
     def read(self) -> wire.Frame | None:
-        """Wait for the next frame; None when the parent has gone."""
+        """Wait for the next frame; None when the parent has gone.
+
+        Raises:
+            WireError: what came is no frame.
+        """
+        decoder = self.decoder
         while not self.frames:
-            target = self.decoder.target
+            if decoder.error is not None:
+                raise decoder.error
+            target = decoder.target
             if target is not None:
                 count = os.readv(self.fd, [target])
-                frame = self.decoder.filled(count) if count else None
+                frame = decoder.filled(count) if count else None
                 if frame is not None:
                     return frame
                 if not count:
@@ -40,11 +48,8 @@ class Channel:
             data = os.read(self.fd, 1 << 16)
             if not data:
                 return None
-            whole = self.decoder.whole(data)
-            if whole is not None:
-                return whole
-            self.frames.extend(self.decoder.feed(data))
-        return self.frames.pop(0)
+            self.frames.extend(decoder.feed(data))
+        return self.frames.popleft()
 
     def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
         """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""

@@ -36,6 +36,7 @@ from procsched.child.protocol import (
     REASON_SOFT,
     SOFT_SIGNAL,
     STARTED,
+    STARTED_AT,
 )
 
 TYPE_CHECKING = False
@@ -60,10 +61,13 @@ _TIMERS = tuple(
 class Worker:
     """State of a worker process."""
 
-    def __init__(self, channel_fd: int, side_fd: int, page: mmap.mmap) -> None:
+    def __init__(self, channel_fd: int, side_fd: int, token_fd: int, page: mmap.mmap) -> None:
         self.channel = Channel(channel_fd)
         self.side_fd = side_fd
+        self.token_fd = token_fd
+        self.token = 0  # the last one that we took: the number of a call
         self.page = memoryview(page).cast("Q")
+        self.times = memoryview(page).cast("d")  # the same memory
         self.pid = os.getpid()
         self.number = 0  # of the run that is going on, 0 between runs
         self.last = 0  # of the run before
@@ -171,19 +175,35 @@ class Worker:
     def serve(self) -> None:
         """Run calls until the parent has gone."""
         channel = self.channel
+        clean = True
         while True:
             frame = channel.read()
             if frame is None:
                 return
             if frame.kind == wire.CALL:
-                self.run(frame)
+                # After a run that left something behind nothing is run any more: the parent ends this process.
+                if clean and (not frame.flags & wire.AHEAD or self.has_token(frame.number)):
+                    clean = self.run(frame)
             elif frame.kind == wire.PATH:
                 sys.path[:] = pickle.loads(frame.payload)
 
-    def run(self, frame: wire.Frame) -> None:
-        """Run one call and answer it."""
-        parts = self.perform(frame)
+    def has_token(self, number: int) -> bool:
+        """Take the token of a call that was sent ahead; False where the parent took it back. See `tokens.py`."""
+        while self.token < number:
+            try:
+                data = os.read(self.token_fd, wire.TOKEN.size)
+            except BlockingIOError:
+                return False
+            if not data:
+                return False
+            (self.token,) = wire.TOKEN.unpack(data)
+        return self.token == number
+
+    def run(self, frame: wire.Frame) -> bool:
+        """Run one call and answer it; return whether it left nothing behind."""
+        parts, clean = self.perform(frame)
         self.channel.write(parts, self.disarm if self.backstop else None)
+        return clean
 
     def rehearse(self) -> None:
         """Go through a call of no consequence.
@@ -191,23 +211,22 @@ class Worker:
         The first call in a new process touches pages that it shared with the helper until then, and each costs a
         fault: a millisecond in all, which a spare can spend before anybody waits for it.
         """
-        for frame in wire.Decoder().feed(
-            *wire.encode(wire.CALL, 0, pickle.dumps((bool, (), {}), 5), second=-1.0)
-        ):
+        data = b"".join(wire.encode(wire.CALL, 0, pickle.dumps((bool, (), {}), 5), second=-1.0))
+        for frame in wire.Decoder().feed(data):
             self.perform(frame)
 
-    def perform(self, frame: wire.Frame) -> list[bytes | bytearray]:
-        """Run one call and return its answer as a frame."""
+    def perform(self, frame: wire.Frame) -> tuple[list[bytes | bytearray], bool]:
+        """Run one call; return its answer as a frame, and whether it left nothing behind."""
+        self.began = began = time.monotonic()
         if frame.first and self.timer is not None:
             self.backstop = True
-            self.timer.arm(frame.first)
+            self.timer.arm(frame.first + began if frame.flags & wire.AHEAD else frame.first)
         for signum, handler in self.handlers:
             if _getsignal(signum) is not handler:
                 signal.signal(signum, handler)
         capturing = frame.flags & wire.CAPTURE
         saved = self.capture() if capturing else None
         self.raised = None
-        self.began = began = time.monotonic()
         self.frame = frame
         current._begin(self.describe_run)
         kind, flags, payload = self.attempt(frame)
@@ -217,22 +236,17 @@ class Worker:
         flush_streams()
         if saved is not None:
             self.release(saved)
-        cpu, peak = -1.0, 0
-        if time.monotonic() - began >= WORTH_ASKING:
-            cpu, peak = self.usage()
+        end = time.monotonic()
+        asked = end - began >= WORTH_ASKING
+        cpu, peak = self.usage() if asked else (-1.0, 0)
         dirty = self.tidy()
-        if cpu >= 0 and self.settings() != self.base:
+        if asked and self.settings() != self.base:
             dirty.append("settings of the process")
-        return wire.encode(
-            kind,
-            frame.number,
-            payload,
-            flags=flags | (wire.DIRTY if dirty else 0),
-            first=time.monotonic(),
-            second=cpu,
-            third=peak,
-            meta=", ".join(dirty).encode() if dirty else b"",
-        )
+        facts = b""
+        if asked or dirty:
+            facts = wire.FACTS.pack(cpu, peak) + ", ".join(dirty).encode()
+        flags |= wire.DIRTY if dirty else 0
+        return wire.encode(kind, frame.number, payload, flags, end, began, meta=facts), not dirty
 
     def describe_run(self) -> current.CurrentRun:
         """Return what `current_run()` answers now."""
@@ -255,6 +269,7 @@ class Worker:
         failure: BaseException | None = None
         try:
             try:
+                self.times[STARTED_AT] = self.began
                 self.page[STARTED] = self.number = frame.number
                 self.armed = True
                 function, args, kwargs = pickle.loads(frame.payload)
@@ -400,7 +415,7 @@ def flush_streams() -> None:
             continue
 
 
-def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, Any]) -> None:
+def run_worker(channel_fd: int, side_fd: int, token_fd: int, page_fd: int, options: dict[str, Any]) -> None:
     """Be a worker. Returns never."""
     try:
         os.setsid()
@@ -409,7 +424,8 @@ def run_worker(channel_fd: int, side_fd: int, page_fd: int, options: dict[str, A
     _system.become_subreaper()
     page = mmap.mmap(page_fd, PAGE_SIZE, offset=options["page"] * PAGE_SIZE)
     os.close(page_fd)
-    worker = Worker(_out_of_the_way(channel_fd), _out_of_the_way(side_fd), page)
+    fds = [_out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd)]
+    worker = Worker(fds[0], fds[1], fds[2], page)
     os.register_at_fork(after_in_child=lambda: _forget(worker))
     code = 1
     try:
@@ -447,14 +463,15 @@ def _out_of_the_way(fd: int) -> int:
 
 
 def _forget(worker: Worker) -> None:
-    """In a fork of the worker: it is not the worker, and must not hold its socket open."""
+    """In a fork of the worker: it is not the worker, and must not hold its socket open or take its tokens."""
     current._end()
     worker.is_fork = True
-    try:
-        os.close(worker.channel.fd)
-    except OSError:
-        return
-    worker.channel.fd = -1
+    for fd in (worker.channel.fd, worker.token_fd):
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+    worker.channel.fd = worker.token_fd = -1
 
 
 def _leave(code: int) -> None:

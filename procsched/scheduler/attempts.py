@@ -50,8 +50,8 @@ class Attempt(Call):
         self.limits = task.limits
         self.task_id = task.id
         self.name = task.name
-        self.worker = None
-        self.handed = 0
+        self.worker = self.verdict = self.pace = None
+        self.handed = self.number = 0
         self.owner = owner
         self.entry = entry
         self.started_at = started_at

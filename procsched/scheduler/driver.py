@@ -200,6 +200,10 @@ class Driver:
     def _on_store_problem(self, text: str) -> None:
         self._report("store", text)
 
+    def take_back(self, call: Call) -> None:
+        """Take back a call that was given out ahead. None is."""
+        raise NotImplementedError
+
     def pool_problem(self, text: str) -> None:
         """Hear that something is wrong with the pool itself."""
         self._report("health", text)
@@ -222,8 +226,10 @@ class Driver:
 
     # --- the pool's side -------------------------------------------------------------------------------
 
-    def next_call(self) -> Call | None:
+    def next_call(self, *, ahead: bool = False) -> Call | None:
         """Give the pool the call that starts now, or None. Called with the pool's lock held."""
+        if ahead:
+            return None
         with self._lock:
             engine = self.engine
             if not len(engine.ready):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from procsched._core.models import ExecutionRecord, Outcome
 
 TYPE_CHECKING = False
@@ -81,6 +83,26 @@ def record_of(
     )
 
 
+class Pace:
+    """How long the calls of one function take, as far as is known. Shared by them; only the pool changes it.
+
+    Attributes:
+        seconds: what the next one will take, infinite while nobody knows.
+    """
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = math.inf
+
+    def note(self, seconds: float) -> None:
+        """A call has taken `seconds`. A long one counts at once, a short one by and by."""
+        if seconds >= self.seconds or self.seconds == math.inf:
+            self.seconds = seconds
+        else:
+            self.seconds += (seconds - self.seconds) * 0.25
+
+
 class Call:
     """One attempt on its way through a pool. The owner subclasses it to hear of its end.
 
@@ -90,6 +112,12 @@ class Call:
         grace: seconds between asking and killing.
         capture_output: whether stdout and stderr are kept.
         task_id, name, attempt, run: what `current_run()` says inside the action.
+        pace: how long the calls of its function take; None where nothing may be sent ahead of its end.
+    Those of the pool, guarded by its lock:
+        worker: where the call is, None before and after.
+        number: which of that worker's calls it is.
+        handed: how often it was sent to a worker.
+        verdict: outcome and error, once somebody has decided to end it.
     """
 
     __slots__ = (
@@ -99,11 +127,14 @@ class Call:
         "handed",
         "limits",
         "name",
+        "number",
+        "pace",
         "payload",
         "run",
         "soft_timeout",
         "task_id",
         "timeout",
+        "verdict",
         "worker",
     )
 
@@ -120,6 +151,7 @@ class Call:
         name: str = "",
         attempt: int = 1,
         run: int = 1,
+        pace: Pace | None = None,
     ) -> None:
         self.payload = payload
         self.timeout = timeout
@@ -131,8 +163,19 @@ class Call:
         self.name = name
         self.attempt = attempt
         self.run = run
-        self.worker: Any = None  # the pool's: where the call runs, None before and after
-        self.handed = 0  # the pool's: how often it was handed to a worker
+        self.pace = pace
+        self.worker: Any = None
+        self.number = 0
+        self.handed = 0
+        self.verdict: tuple[Outcome, str] | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether the time that it takes is limited."""
+        return self.timeout is not None or self.soft_timeout is not None
+
+    def begun(self) -> None:
+        """Hear that a call that was sent ahead is the one that runs now. From a thread of the pool, its lock held."""
 
     def ended(self, ending: Ending) -> None:
         """Hear how the call ended. Exactly once, from a thread of the pool, with no lock held."""

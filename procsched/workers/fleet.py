@@ -21,7 +21,7 @@ import time
 
 from procsched import _system
 from procsched._core.models import Outcome
-from procsched.child.protocol import PAGE_SIZE
+from procsched.child.protocol import ASK_NUMBER, PAGE_SIZE, STARTED
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
@@ -35,6 +35,7 @@ from procsched.workers.process import (
     import_path,
     working_directory,
 )
+from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Fleet(Alarm):
             os.close(self._page_fd)
             raise
         self.pages = memoryview(self._page_map).cast("Q")
+        self.times = memoryview(self._page_map).cast("d")
         self._free_pages = list(range(slots))
         self._launcher: Launcher | None = None
         self._numbers = 0
@@ -166,10 +168,13 @@ class Fleet(Alarm):
                     self._numbers += 1
                     page = self._free_pages.pop()
                     undo.callback(self._free_pages.append, page)
-                    worker = Worker(self.pool, self, self._numbers, ours, side_read, page)
+                    tokens = Tokens()
+                    undo.callback(tokens.close)
+                    worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page)
+                    undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
-                    worker.page[0] = worker.page[1] = 0
-                    fds = (theirs.fileno(), side_write)
+                    worker.page[ASK_NUMBER] = worker.page[STARTED] = 0
+                    fds = (theirs.fileno(), side_write, tokens.reader)
                     self._launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:
                     os.close(side_write)
@@ -178,7 +183,7 @@ class Fleet(Alarm):
             self.workers[worker.number] = worker
             self.pool.counters["spawned"] += 1
         self.loop.watch(ours.fileno(), READ, worker.on_socket)
-        self.loop.watch(side_read, READ, worker.on_side)
+        self.loop.watch(worker.output.fd, READ, worker.on_side)
         self.loop.alarms.add(worker)
         worker.alarm = time.monotonic() + self.pool.options.start_timeout
         self.loop.hurry(worker.alarm)
@@ -251,8 +256,6 @@ class Fleet(Alarm):
         """A worker was sent SIGKILL: its slot is free."""
         with self.pool.lock:
             self.pool.counters["killed_workers"] += 1
-            if was_running:
-                self.pool.running -= 1
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
         if was_running:
@@ -274,7 +277,7 @@ class Fleet(Alarm):
         if call is not None and ending is None and self._was_spared(worker, call):
             call = None
         if call is not None and ending is None:
-            outcome, error = verdicts.decide_death(worker.verdict, status, at, worker.hard_at, call.timeout)
+            outcome, error = verdicts.decide_death(call.verdict, status, at, worker.hard_at, call.timeout)
             ending = Ending(outcome, error, pid=worker.pid, peak_rss=rss or None)
             ending.cpu_seconds = max(0.0, cpu - worker.cpu_base)
             verdicts.facts_of(ending, status)
@@ -283,7 +286,7 @@ class Fleet(Alarm):
         if not worker.ready and was is not WorkerState.LEAVING:
             words = f"the worker could not start: it died ({verdicts.exit_words(status)[0]})"
             text, traceback = worker.start_error or (words, None)
-            failure = text, traceback or worker.take_output()[1]
+            failure = text, traceback or worker.output.take()[1]
         if call is not None and ending is not None:
             ending.error = verdicts.note_stuck(ending.error, stuck)
             call.ended(ending)
@@ -301,6 +304,7 @@ class Fleet(Alarm):
         """Read what a dead worker wrote: an answer that it wrote whole counts. It gets no further call."""
         with self.pool.lock:
             worker.dead = True
+            worker.recall_locked()
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
         if worker.call is not None and worker.held is None:
@@ -308,24 +312,27 @@ class Fleet(Alarm):
 
     def _was_spared(self, worker: Worker, call: Call) -> bool:
         """Return whether a call that a dead worker had was never begun, and is given to another."""
-        if worker.verdict is not None or worker.has_started():
+        if call.verdict is not None or worker.has_begun(call):
             return False
         if self._closing:
-            worker.verdict = (Outcome.KILLED, CLOSED_REASON)
+            call.verdict = (Outcome.KILLED, CLOSED_REASON)
             return False
         return self.pool.give_back(call)
 
-    def _detach(self, worker: Worker, *, stuck: int = 0) -> Any:
-        """Take a dead worker out of service; return the call that it had, or None."""
+    def _detach(self, worker: Worker, *, stuck: int = 0) -> Call | None:
+        """Take a dead worker out of service; return the call that it was in, or None."""
         with self.pool.lock:
-            if worker.state in RUNNING_STATES:
-                self.pool.running -= 1
-            worker.state = WorkerState.GONE
+            worker.leave_busy_locked(WorkerState.GONE)
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None
+            # It had their tokens, but nobody has begun them: it died in between.
+            for unbegun in worker.ahead:
+                unbegun.worker = None
+            self.pool.take_back_locked(list(reversed(worker.ahead)))
+            worker.ahead.clear()
             self.pool.counters["unkillable"] += stuck
         return call
 
@@ -346,7 +353,7 @@ class Fleet(Alarm):
         text = f"worker {worker.pid} has not ended {DEATH_WAIT:g} s after SIGKILL: it is stuck in the kernel"
         self.pool.problem(text)
         if call is not None:
-            outcome, error = worker.verdict or (Outcome.CRASHED, "worker stuck")
+            outcome, error = call.verdict or (Outcome.CRASHED, "worker stuck")
             call.ended(worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
 
     def on_helper_silent(self, failure: str | None = None) -> None:
@@ -363,7 +370,7 @@ class Fleet(Alarm):
             self._hear_last(worker)
             call = self._detach(worker)
             if call is not None and (worker.held is not None or not self._was_spared(worker, call)):
-                outcome, error = worker.verdict or (Outcome.LOST, f"{reason} while the run was going on")
+                outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
                 ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
             self._remove(worker)
         if not self._closing:
@@ -413,8 +420,8 @@ class Fleet(Alarm):
                 worker.leave()
             elif worker.state is not WorkerState.LEAVING:
                 with self.pool.lock:
-                    if worker.call is not None and worker.verdict is None:
-                        worker.verdict = (Outcome.KILLED, CLOSED_REASON)
+                    if worker.call is not None and worker.call.verdict is None:
+                        worker.call.verdict = (Outcome.KILLED, CLOSED_REASON)
                 worker.kill()
         self.alarm = min(until, time.monotonic() + LEAVE_WAIT)
         self.loop.hurry(self.alarm)
@@ -450,6 +457,7 @@ class Fleet(Alarm):
         if self._guard is not None:
             self._guard.abandon()
         self.pages.release()
+        self.times.release()
         self._page_map.close()
         os.close(self._page_fd)
 

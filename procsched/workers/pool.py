@@ -10,8 +10,10 @@
             writes, never blocks           one socket and one pid descriptor per worker
 
 Pull, not push: a call leaves its source only when a worker is idle, so priority, cancel and pause hold until the last
-moment. Lock order: the pool's lock, then the source's. Nothing waits while it is held; the one system call made under
-it is a write to a socket that never blocks.
+moment. Where calls are so brief that a worker would do little but wait for the next, some are sent ahead of that
+moment, and come back to their source when anything of the kind calls for it (`tokens.py` says how that is exact).
+Lock order: the pool's lock, then the source's. Nothing waits while it is held; the system calls made under it are reads
+and writes that never block.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from procsched.workers import packing
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.fleet import Fleet
-from procsched.workers.loop import Loop
+from procsched.workers.loop import Alarm, Loop
 from procsched.workers.options import PoolOptions, at_least_one
 from procsched.workers.process import RUNNING_STATES, Worker, WorkerState
 
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call
 
 MOST_HANDED = 10  # workers that may die before they begin a call, until that counts as a crash of the call
+
+AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many calls at most
+AHEAD_CALLS = 64
+CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
+LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
 
 _COUNTERS = (
     "spawned",
@@ -115,6 +122,7 @@ class ProcessPool:
         # pumps or kills and by the I/O thread; held while the source picks a call and while its frame is written.
         self.lock = threading.Lock()
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
+        self.busy: deque[Worker] = deque()  # those that are BUSY, in turn; guarded by lock
         self.idle: list[Worker] = []  # the last one is the warmest; guarded by lock
         self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
         self.real_clock = True
@@ -124,7 +132,7 @@ class ProcessPool:
         # Calls whose worker died before it began them; they are started before any other. Guarded by lock.
         self._returned: deque[Call] = deque()
         self._source: CallSource | None = None
-        self._calls = 0  # numbers for calls; guarded by lock
+        self._look_again = _LookAgain(self)
         self._start_wanted = False  # a start is asked for and not looked at yet; guarded by lock
         self._closing = False  # guarded by lock
         self._closed = threading.Event()
@@ -166,39 +174,111 @@ class ProcessPool:
             raise
         self._source = source
         self.loop.alarms.add(self.fleet)
+        self.loop.alarms.add(self._look_again)
         self.loop.call_soon(self.fleet.ensure)
 
     def pump(self) -> None:
-        """Hand calls to idle workers while the source has some. Never blocks."""
-        wanted = False
-        while True:
-            with self.lock:
-                if self._closing or self._source is None:
-                    return
-                if not self.idle:
+        """Hand calls to workers while the source has some. Never blocks."""
+        with self.lock:
+            self.pump_locked()
+
+    def pump_locked(self) -> None:
+        """Do the same for a caller that holds the pool's lock."""
+        while not self._closing and self._source is not None:
+            if not self.idle or self.running >= self.size:
+                if not self.idle and not self._start_wanted:
                     # Either a call waits for a worker, or the spare has been taken: both call for a start.
-                    wanted = not self._start_wanted
                     self._start_wanted = True
-                    break
+                    self.loop.call_soon(self._want_worker)
                 if self.running >= self.size:
-                    return
-                worker = self.idle[-1]
-                call = self._next_locked()
-                if call is None:
-                    return
-                self.idle.pop()
-                self.running += 1
-                self._calls += 1
-                call.worker = worker
-                call.handed += 1
-                worker.assign_locked(call, self._calls)
-        if wanted:
-            self.loop.call_soon(self._want_worker)
+                    self._send_ahead_locked()
+                return
+            worker = self.idle[-1]
+            call = self._next_locked()
+            if call is None:
+                if self._take_from_busy_locked():
+                    continue
+                return
+            self.idle.pop()
+            self.running += 1
+            worker.assign_locked(call)
 
     def _next_locked(self) -> Call | None:
         if self._returned:
             return self._returned.popleft()
         return None if self._source is None else self._source.next_call()
+
+    def _send_ahead_locked(self) -> None:
+        """Send calls to busy workers that will soon have nothing to do."""
+        for _ in range(len(self.busy)):
+            worker = self.busy[0]
+            self.busy.rotate(-1)
+            if worker.has_room_locked() and not self._fill_locked(worker):
+                return
+
+    def _fill_locked(self, worker: Worker) -> bool:
+        """Send calls ahead to one worker; return False when the source has no more."""
+        assert self._source is not None
+        most = AHEAD_CALLS
+        if self.options.max_runs is not None:
+            most = min(most, self.options.max_runs - worker.runs - len(worker.ahead) - 1)
+        calls: list[Call] = []
+        left = AHEAD_SECONDS
+        more = not self._returned
+        while more and left > 0 and len(calls) < most:
+            call = self._source.next_call(ahead=True)
+            if call is None:
+                more = False
+            else:
+                calls.append(call)
+                left -= CALL_COST + (math.inf if call.pace is None else call.pace.seconds)
+        if calls:
+            worker.send_ahead_locked(calls)
+        return more
+
+    def _take_from_busy_locked(self) -> bool:
+        """Take calls that wait behind one that takes long, for a worker that is free; return whether there were any."""
+        look_again = False
+        for worker in self.busy:
+            waiting, since = worker.waiting_locked()
+            if waiting > 0:
+                if time.monotonic() - since > LATE and worker.recall_locked():
+                    return True
+                look_again = True
+        if look_again:
+            self._look_again.alarm = time.monotonic() + LATE
+            self.loop.hurry(self._look_again.alarm)
+        return False
+
+    def _take_late_locked(self) -> None:
+        """Take back what waits behind calls that take long, before others are started that came later."""
+        for worker in self.busy:
+            if worker.ahead:
+                waiting, since = worker.waiting_locked()
+                if waiting > 0 and time.monotonic() - since > LATE:
+                    worker.recall_locked()
+                    return  # `busy` is as it was, but one at a time is enough
+
+    def recall_locked(self) -> None:
+        """Take back every call that was sent ahead and has not begun: something more urgent has come, say."""
+        for worker in tuple(self.busy):
+            worker.recall_locked()
+
+    def take_back_locked(self, calls: list[Call]) -> None:
+        """Give calls that nobody began back to the source, the newest first."""
+        assert self._source is not None
+        for call in calls:
+            if call.verdict is None:
+                self._source.take_back(call)
+            else:
+                self.loop.call_soon(functools.partial(call.ended, Ending(*call.verdict)))
+
+    def put_back_locked(self, call: Call) -> None:
+        """Have a call started before any other that is told to run, but was not begun by the worker that had it."""
+        if call.verdict is None:
+            self._returned.appendleft(call)
+        else:
+            self.loop.call_soon(functools.partial(call.ended, Ending(*call.verdict)))
 
     def kill(self, call: Call, reason: str) -> bool:
         """End a running call, grace first. It is decided here: no later answer of the call counts.
@@ -206,23 +286,31 @@ class ProcessPool:
         Args:
             reason: why, in the words of `record.error`.
         Returns:
-            False when the call is not running, or its end was decided before.
+            False when the call is not running, or its end was decided before. One that was sent ahead and had not
+            begun is then back in its source.
         """
         with self.lock:
             return self.kill_locked(call, reason)
 
     def kill_locked(self, call: Call, reason: str) -> bool:
         """Do the same for a caller that holds the pool's lock."""
+        worker: Worker | None = call.worker
+        if worker is not None:
+            worker.recall_locked()
+            worker = call.worker
         if call in self._returned:
             self._returned.remove(call)
             self.loop.call_soon(lambda: call.ended(Ending(Outcome.KILLED, reason)))
             return True
-        worker: Worker | None = call.worker
-        if worker is None or worker.call is not call or worker.verdict is not None or worker.held is not None:
+        if worker is None or call.verdict is not None or worker.held is not None:
             return False
-        worker.verdict = (Outcome.KILLED, reason)
-        self.loop.call_soon(functools.partial(self._carry_out_kill, worker, call))
+        call.verdict = (Outcome.KILLED, reason)
+        self.carry_out_kill(worker, call)
         return True
+
+    def carry_out_kill(self, worker: Worker, call: Call) -> None:
+        """Have a call ended that was decided to end."""
+        self.loop.call_soon(functools.partial(self._carry_out_kill, worker, call))
 
     def give_back(self, call: Call) -> bool:
         """Take back a call whose worker died before it began it. Return False for one to which that happens often.
@@ -232,7 +320,7 @@ class ProcessPool:
         with self.lock:
             if call.handed >= MOST_HANDED or self._closing:
                 return False
-            self._returned.append(call)
+            self.put_back_locked(call)
         return True
 
     def poke(self) -> None:
@@ -301,46 +389,60 @@ class ProcessPool:
             self._start_wanted = False
         self.fleet.ensure(wanted=True)
 
-    def on_answer(self, worker: Worker, frame: wire.Frame) -> None:
-        """A worker has answered its call."""
-        call = worker.call  # taken away by this thread only
-        if call is None or frame.number != worker.call_number or worker.state not in RUNNING_STATES:
-            self.count("late_results")
-            return
-        ending = self._read_answer(worker, call, frame)
-        worker.runs += 1
-        dirty = frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT
-        worn = self._wears and self._is_worn(worker)
+    def on_answers(self, worker: Worker, frames: list[wire.Frame]) -> None:
+        """A worker has answered calls."""
+        ended: list[tuple[Call, Ending]] = []
+        over = worn = False
         with self.lock:
-            if worker.verdict is None and frame.first > worker.hard_at:
-                assert call.timeout is not None
-                worker.verdict = verdicts.timed_out(call.timeout)
-            # A verdict wins over an answer: whoever gave it was told so.
-            spoiled = worker.verdict is not None
-            if spoiled:
-                self.counters["late_results"] += 1
-            elif dirty:
-                worker.add_output(ending, call)
-                worker.held = ending  # told when its tree is gone
-                self.counters["recycled"] += 1
-            else:
+            for frame in frames:
+                call = worker.call
+                if call is None or frame.number != call.number or worker.state not in RUNNING_STATES:
+                    self.counters["late_results"] += 1
+                    continue
+                ending = self._read_answer(worker, call, frame)
+                worker.runs += 1
+                if call.pace is not None:
+                    call.pace.note(frame.first - frame.second)
+                if call.verdict is None and frame.first > worker.hard_at:
+                    assert call.timeout is not None
+                    call.verdict = verdicts.timed_out(call.timeout)
+                if call.verdict is not None:
+                    # A verdict wins over an answer: whoever gave it was told so.
+                    self.counters["late_results"] += 1
+                    if worker.state is not WorkerState.BUSY or call.verdict[0] is not Outcome.KILLED:
+                        over = True
+                        continue
+                    ending.outcome, ending.error = (
+                        call.verdict
+                    )  # it came back by itself, and nobody was signalled
+                    ending.result = ending.exception = None
                 worker.add_output(ending, call)  # before the next call can write; a read that does not block
-                worker.alarm = math.inf
-                worker.call = call.worker = None
-                self.running -= 1
-                worker.state = WorkerState.IDLE
+                if frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT:
+                    worker.held = ending  # told when its tree is gone
+                    self.counters["recycled"] += 1
+                    over = True
+                    continue
+                call.worker = None
+                ended.append((call, ending))
+                worker.advance_locked()
+                if self._wears and self._is_worn(worker):
+                    worker.recall_locked()
+                    worn = worker.call is None
+            if worker.state is WorkerState.IDLE:
                 if worn:
                     self.counters["recycled"] += 1
                 elif not worker.dead:
                     self.idle.append(worker)
-        if spoiled or dirty:
+            if not over:
+                self._take_late_locked()
+                self.pump_locked()  # first, so that the worker runs while these calls are booked
+        if over:
             worker.kill()  # it is not used again, and there is nothing left to ask it
-            return
-        if worn and not worker.dead:
+        elif worn and not worker.dead:
             worker.leave()
             self.fleet.ensure()
-        self.pump()  # first, so that the worker runs while this call is booked
-        call.ended(ending)
+        for call, ending in ended:
+            call.ended(ending)
 
     def _read_answer(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending:
         if frame.kind == wire.DONE:
@@ -356,11 +458,12 @@ class ProcessPool:
             ending.exception = None if carried is None else Sealed(carried)
             ending.obstacle = obstacle
         ending.pid = worker.pid
-        if frame.second >= 0:
-            ending.cpu_seconds = frame.second
-            worker.cpu_base += frame.second
-        if frame.third:
-            ending.peak_rss = frame.third
+        if frame.meta:
+            cpu, peak = wire.FACTS.unpack_from(frame.meta)
+            if cpu >= 0:
+                ending.cpu_seconds = cpu
+                worker.cpu_base += cpu
+            ending.peak_rss = peak or None
         return ending
 
     def _is_worn(self, worker: Worker) -> bool:
@@ -370,8 +473,8 @@ class ProcessPool:
         return options.max_rss is not None and (resident_bytes(worker.pid) or 0) > options.max_rss
 
     def _carry_out_kill(self, worker: Worker, call: Call) -> None:
-        if worker.call is call and worker.verdict is not None:
-            worker.stop(worker.verdict, REASON_KILL)
+        if worker.settle() is call and call.verdict is not None:
+            worker.stop(call.verdict, REASON_KILL)
 
     def _look_at_clock(self) -> None:
         awake = self.awake()
@@ -414,6 +517,20 @@ class ProcessPool:
         """The last process of the pool is gone."""
         self._closed.set()
         self.loop.stop()
+
+
+class _LookAgain(Alarm):
+    """Wakes the pool when a worker is free while calls wait behind others that were to be brief."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: ProcessPool) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def on_alarm(self, now: float) -> None:
+        self.alarm = math.inf
+        self.pool.pump()
 
 
 _SHOWN = {

@@ -5,9 +5,10 @@
     any of them --broken pipe, start limit--> DYING --reaped, tree ended--> GONE
     IDLE --recycled, shutdown--> LEAVING --reaped--> GONE
 
-Who touches what: `assign_locked` runs in whichever thread pumps, with the pool's lock held, and ends with a write
-that does not block. Everything else runs on the pool's I/O thread; where it changes what `assign_locked` or
-`ProcessPool.kill` reads, it does so with the lock.
+A worker that is BUSY may have been sent calls beyond the one that it runs (`ahead`); see `tokens.py` for who has them.
+
+Who touches what: methods whose names end in `_locked` run in any thread that holds the pool's lock, and write without
+blocking. Everything else runs on the pool's I/O thread; where it changes what those read, it does so with the lock.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ from procsched.child.protocol import (
     REASON_SOFT,
     SOFT_SIGNAL,
     STARTED,
+    STARTED_AT,
 )
 from procsched.workers import verdict as verdicts
 from procsched.workers.loop import READ, WRITE, Alarm
+from procsched.workers.output import Output
+from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +52,8 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
-DUMP_WAIT = 0.0005  # seconds that a stack is waited for
+DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for its stack, so that the kill need not wait
+DUMP_WAIT = 0.0005  # seconds that a stack is waited for where it was not asked for ahead
 DUMP_SILENCE = (
     0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
 )
@@ -56,7 +61,8 @@ HANGUP_WAIT = (
     0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 )
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
-OUTPUT_KEPT = 64 << 10  # bytes of captured output that a record keeps, the newest
+BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known to take no longer
+AHEAD_LEAST = 8  # so many calls not begun, or fewer, until more are sent
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
 PIECE = 1 << 18
 
@@ -83,24 +89,24 @@ class Worker(Alarm):
     """A child process with its handle in the parent."""
 
     __slots__ = (
-        "asked_at",
+        "ahead",
         "call",
-        "call_number",
         "cpu_base",
         "dead",
         "decoder",
         "direct",
         "dump_end",
+        "dump_number",
         "fake_hard",
         "fake_soft",
         "fleet",
         "hard_at",
         "held",
         "hung_up",
+        "last_number",
         "number",
         "out",
         "output",
-        "output_truncated",
         "page",
         "page_index",
         "path",
@@ -110,30 +116,40 @@ class Worker(Alarm):
         "ready",
         "runs",
         "seen_path",
-        "side",
         "sock",
         "soft_at",
         "start_error",
         "state",
         "stuck_reported",
-        "verdict",
+        "times",
+        "tokens",
     )
 
     def __init__(
-        self, pool: ProcessPool, fleet: Fleet, number: int, sock: socket.socket, side: int, page_index: int
+        self,
+        pool: ProcessPool,
+        fleet: Fleet,
+        number: int,
+        sock: socket.socket,
+        side: int,
+        tokens: Tokens,
+        page_index: int,
     ) -> None:
         super().__init__()
         self.pool = pool
         self.fleet = fleet
         self.number = number
         self.sock = sock
-        self.side = side
+        self.output = Output(side)
+        self.tokens = tokens
         self.page_index = page_index
-        self.page = fleet.pages[page_index * PAGE_WORDS : (page_index + 1) * PAGE_WORDS]
+        words = slice(page_index * PAGE_WORDS, (page_index + 1) * PAGE_WORDS)
+        self.page = fleet.pages[words]
+        self.times = fleet.times[words]  # the same memory, read as floats
         self.state = WorkerState.STARTING  # guarded by the pool's lock
-        self.call: Call | None = None  # guarded by the pool's lock
-        self.verdict: tuple[Outcome, str] | None = None  # guarded by the pool's lock; set once a run
-        self.call_number = 0
+        self.call: Call | None = None  # what it runs; guarded by the pool's lock
+        self.ahead: deque[Call] = deque()  # what it was sent beyond that; guarded by the pool's lock
+        self.last_number = 0  # of the last call that it was sent; guarded by the pool's lock
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
@@ -147,70 +163,169 @@ class Worker(Alarm):
         self.soft_at = self.hard_at = math.inf  # steady time
         self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
         self.held: Any = None  # an ending that waits for the tree to be gone
+        self.dump_number = 0  # the run that was asked for its stack ahead of its deadline
         self.dump_end = 0.0  # steady time
-        self.asked_at = -1  # where in `output` a stack was asked for before the grace
         self.start_error: tuple[str, str | None] | None = None
-        self.output = bytearray()
-        self.output_truncated = False
         self.cpu_base = 0.0
         self.runs = 0
         self.stuck_reported = False
 
-    # -- taking a call -------------------------------------------------------------------------------------
+    # -- taking calls --------------------------------------------------------------------------------------
 
-    def assign_locked(self, call: Call, number: int) -> None:
-        """Take a call and send it. The caller holds the pool's lock."""
+    def assign_locked(self, call: Call) -> None:
+        """Take a call while idle, and send it."""
         self.state = WorkerState.BUSY
-        self.call = call
-        self.call_number = number
-        self.verdict = None
-        self.soft_at = self.hard_at = math.inf
+        self.pool.busy.append(self)
+        self._number_locked(call)
+        now = time.monotonic() if call.limited else 0.0
+        self._begin_locked(call, now)
         backstop = 0.0
+        if call.timeout is not None and self.pool.real_clock:
+            backstop = self.hard_at + call.grace + BACKSTOP_MARGIN
+        self._refresh_path_locked()
+        self.out.extend(
+            map(memoryview, self._frame(call, wire.CAPTURE if self.captures(call) else 0, backstop))
+        )
+        self.flush_locked()
+
+    def send_ahead_locked(self, calls: list[Call]) -> None:
+        """Take calls beyond the one that runs, and send them. None captures its output."""
+        self.tokens.grant(self.last_number + 1, len(calls))
+        self._refresh_path_locked()
+        parts: list[bytes | bytearray] = []
+        for call in calls:
+            self._number_locked(call)
+            backstop = 0.0
+            if call.timeout is not None and self.pool.real_clock:
+                backstop = call.timeout + call.grace + BACKSTOP_MARGIN
+            parts += self._frame(call, wire.AHEAD, backstop)
+        self.ahead.extend(calls)
+        self.out.append(memoryview(b"".join(parts)))
+        self.flush_locked()
+
+    def advance_locked(self) -> None:
+        """The call that ran has ended: go on to the next of those sent ahead, or be idle."""
+        self.alarm = math.inf
+        if not self.ahead:
+            self.call = None
+            self.leave_busy_locked(WorkerState.IDLE)
+            return
+        call = self.ahead.popleft()
+        began = 0.0
+        if call.limited:
+            # It may have begun by now, and written down when; or else it begins at any moment.
+            begun = self.page[STARTED] >= call.number
+            began = self.times[STARTED_AT] if begun else time.monotonic()
+        self._begin_locked(call, began)
+        call.begun()
+        if call.verdict is not None:  # it was to be ended before we knew that it had begun
+            self.pool.carry_out_kill(self, call)
+
+    def recall_locked(self) -> bool:
+        """Take back the calls that were sent ahead and not begun; return whether there were any."""
+        call = self.call
+        tail = self.ahead[-1] if self.ahead else call
+        if tail is None or self.page[STARTED] >= tail.number:
+            return False
+        count = self.tokens.take_back()
+        if not count:
+            return False
+        if count > len(self.ahead) and call is not None:
+            # The worker had answered for the one before, and not taken the next.
+            call.worker = None
+            call.handed -= 1
+            self.alarm = math.inf
+            self.leave_busy_locked(WorkerState.IDLE)
+            self.pool.idle.append(self)
+            self.pool.put_back_locked(call)
+            self.call = None
+        taken = list(reversed(self.ahead))[:count]
+        for unbegun in taken:
+            unbegun.worker = None
+            unbegun.handed -= 1
+            self.ahead.pop()
+        self.pool.take_back_locked(taken)
+        self.pool.loop.call_soon(self.pool.pump)
+        return True
+
+    def has_room_locked(self) -> bool:
+        """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
+        call = self.call
+        if call is None or call.verdict is not None or self.out:
+            return False
+        tail = self.ahead[-1] if self.ahead else call
+        if tail.number - self.page[STARTED] > AHEAD_LEAST:
+            return False
+        return tail.pace is not None and tail.pace.seconds <= BRIEF
+
+    def waiting_locked(self) -> tuple[int, float]:
+        """Return how many of the calls sent ahead have not begun, and since when the one before has been running."""
+        waiting = self.ahead[-1].number - self.page[STARTED] if self.ahead else 0
+        return waiting, self.times[STARTED_AT]
+
+    def has_begun(self, call: Call) -> bool:
+        """Return whether the worker began a call of its own. Exact once it is dead."""
+        return self.page[STARTED] >= call.number
+
+    def leave_busy_locked(self, state: WorkerState) -> None:
+        """Enter another state than BUSY."""
+        if self.state is WorkerState.BUSY:
+            self.pool.busy.remove(self)
+        if self.state in RUNNING_STATES and state not in RUNNING_STATES:
+            self.pool.running -= 1
+        self.state = state
+
+    def _number_locked(self, call: Call) -> None:
+        self.last_number += 1
+        call.number = self.last_number
+        call.worker = self
+        call.handed += 1
+        call.verdict = None
+
+    def _begin_locked(self, call: Call, now: float) -> None:
+        """Note that `call` is the one that runs, since steady time `now`."""
+        self.call = call
+        if not call.limited:
+            self.soft_at = self.hard_at = math.inf
+            return
+        timeout, soft = call.timeout, call.soft_timeout
+        if self.pool.real_clock:
+            self.hard_at = math.inf if timeout is None else now + timeout
+            self.soft_at = math.inf if soft is None else now + soft
+            self.alarm = min(self.soft_at, self._dump_at(call))
+            self.pool.loop.hurry(self.alarm)
+        else:
+            awake = self.pool.awake()
+            self.fake_hard = math.inf if timeout is None else awake + timeout
+            self.fake_soft = math.inf if soft is None else awake + soft
+
+    def _dump_at(self, call: Call) -> float:
+        """Return when to look at the hard limit first: ahead of it, to ask for the stack."""
         timeout = call.timeout
-        if timeout is not None or call.soft_timeout is not None:
-            if self.pool.real_clock:
-                now = time.monotonic()
-                if timeout is not None:
-                    self.hard_at = now + timeout
-                    backstop = self.hard_at + call.grace + BACKSTOP_MARGIN
-                if call.soft_timeout is not None:
-                    self.soft_at = now + call.soft_timeout
-                self.alarm = min(self.soft_at, self.hard_at)
-                self.pool.loop.hurry(self.alarm)
-            else:
-                awake = self.pool.awake()
-                self.fake_hard = math.inf if timeout is None else awake + timeout
-                self.fake_soft = math.inf if call.soft_timeout is None else awake + call.soft_timeout
+        early = timeout is not None and call.grace <= 0 and timeout > 4 * DUMP_LEAD
+        return self.hard_at - DUMP_LEAD if early else self.hard_at
+
+    def _refresh_path_locked(self) -> None:
         path = sys.path
         if path != self.seen_path:
             self.seen_path = list(path)
             self.path = import_path()
-            self._queue_locked(wire.encode(wire.PATH, payload=pickle.dumps(self.path, 5)))
-        parts = wire.encode(
-            wire.CALL,
-            number,
-            call.payload,
-            flags=wire.CAPTURE if self.captures(call) else 0,
-            first=backstop,
-            second=-1.0 if timeout is None else timeout,
-            third=call.run << 32 | call.attempt,
-            meta=f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass"),
-        )
-        self._queue_locked(parts)
-        self.flush_locked()
+            self.out.extend(map(memoryview, wire.encode(wire.PATH, payload=pickle.dumps(self.path, 5))))
 
-    def has_started(self) -> bool:
-        """Return whether the worker began the run that it was last given. Exact once it is dead."""
-        return self.page[STARTED] == self.call_number
+    @staticmethod
+    def _frame(call: Call, flags: int, backstop: float) -> list[bytes | bytearray]:
+        name = b"\0"
+        if call.task_id or call.name:
+            name = f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass")
+        timeout = -1.0 if call.timeout is None else call.timeout
+        numbers = call.run << 32 | call.attempt
+        return wire.encode(wire.CALL, call.number, call.payload, flags, backstop, timeout, numbers, name)
 
     def send_start(self, payload: bytes) -> None:
         """Send the first frame."""
         with self.pool.lock:
-            self._queue_locked(wire.encode(wire.START, payload=payload))
+            self.out.extend(map(memoryview, wire.encode(wire.START, payload=payload)))
             self.flush_locked()
-
-    def _queue_locked(self, parts: list[bytes | bytearray]) -> None:
-        self.out.extend(map(memoryview, parts))
 
     def flush_locked(self) -> None:
         """Write what the socket takes, and ask to be told when it takes more. Never blocks."""
@@ -255,18 +370,13 @@ class Worker(Alarm):
                         return
                     frame = self.decoder.filled(count)
                     if frame is not None:
-                        self.on_frame(frame)
+                        self.on_frames([frame])
                     continue
                 data = self.sock.recv(1 << 16)
                 if not data:
                     self.on_hangup()
                     return
-                whole = self.decoder.whole(data)
-                if whole is not None:
-                    self.on_frame(whole)
-                else:
-                    for frame in self.decoder.feed(data):
-                        self.on_frame(frame)
+                self.on_frames(self.decoder.feed(data))
                 if len(data) < 1 << 16 and limit == READS_PER_EVENT:
                     return  # that was all; if more has come meanwhile, the loop calls again
         except BlockingIOError:
@@ -276,14 +386,28 @@ class Worker(Alarm):
         except wire.WireError as error:
             self.break_off(f"worker wrote what is no message: {error}")
 
+    def on_frames(self, frames: list[wire.Frame]) -> None:
+        """Handle messages: answers together, for each costs a lock."""
+        answers: list[wire.Frame] = []
+        for frame in frames:
+            if frame.kind in (wire.DONE, wire.RAISED):
+                answers.append(frame)
+                continue
+            if answers:
+                self.pool.on_answers(self, answers)
+                answers = []
+            self.on_frame(frame)
+        if answers:
+            self.pool.on_answers(self, answers)
+        if self.decoder.error is not None:
+            raise self.decoder.error
+
     def on_frame(self, frame: wire.Frame) -> None:
-        """Handle one message."""
+        """Handle one message that is no answer."""
         kind = frame.kind
-        if kind in (wire.DONE, wire.RAISED):
-            self.pool.on_answer(self, frame)
-        elif kind == wire.PROGRESS:
+        if kind == wire.PROGRESS:
             call = self.call
-            if call is not None and frame.number == self.call_number:
+            if call is not None and frame.number == call.number:
                 done, total, note = wire.unpack(frame.payload, 3)
                 call.progressed(done, total, note)
         elif kind == wire.READY and self.state is WorkerState.STARTING:
@@ -321,47 +445,30 @@ class Worker(Alarm):
     def break_off(self, reason: str) -> None:
         """End a worker with which there is no talking any more."""
         with self.pool.lock:
-            if self.verdict is None:
-                self.verdict = (Outcome.CRASHED, reason)
+            if self.call is not None and self.call.verdict is None:
+                self.call.verdict = (Outcome.CRASHED, reason)
         if self.state is WorkerState.STARTING and self.start_error is None:
             self.start_error = (f"the worker could not start: {reason}", None)
         self.kill()
 
     def on_side(self, _events: int) -> None:
         """Output or a stack has come: keep the newest of it."""
-        try:
-            for _ in range(READS_PER_EVENT):
-                data = os.read(self.side, 1 << 16)
-                if not data:
-                    self.pool.loop.forget(self.side)
-                    break
-                self.output += data
-                if len(self.output) > 2 * OUTPUT_KEPT:
-                    self.asked_at = max(-1, self.asked_at - (len(self.output) - OUTPUT_KEPT))
-                    del self.output[:-OUTPUT_KEPT]
-                    self.output_truncated = True
-        except BlockingIOError:
-            pass
-        if self.state is WorkerState.DUMPING and verdicts.stack_is_complete(self.output):
+        self.output.read()
+        if self.output.ended:
+            self.pool.loop.forget(self.output.fd)
+        if self.state is WorkerState.DUMPING and self.output.stack_is_complete:
             self.kill()
-
-    def take_output(self) -> tuple[bytes, str | None, bool]:
-        """Return output, stack and whether output was lost, of the run that ended, and begin anew."""
-        self.on_side(READ)
-        output, stack = verdicts.split_stack(bytes(self.output), self.asked_at)
-        truncated = self.output_truncated or len(output) > OUTPUT_KEPT
-        self.output.clear()
-        self.output_truncated = False
-        self.asked_at = -1
-        return output[-OUTPUT_KEPT:], stack, truncated
 
     def add_output(self, ending: Ending, call: Call) -> None:
         """Put what the run wrote into its ending: the stack, and the output where it is wanted."""
-        if not self.output and not self.captures(call):
+        output, captures = self.output, self.captures(call)
+        if not (captures or output.kept or output.asked_at >= 0):
             return
-        output, ending.stack, truncated = self.take_output()
-        if self.captures(call):
-            ending.output = output.decode("utf-8", "replace")
+        text, stack, truncated = output.take()
+        if ending.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED):  # else it came back from where it was
+            ending.stack = stack
+        if captures:
+            ending.output = text.decode("utf-8", "replace")
             ending.output_truncated = truncated
 
     def captures(self, call: Call) -> bool:
@@ -374,7 +481,7 @@ class Worker(Alarm):
         """A time has come that this worker was to be looked at."""
         self.alarm = math.inf
         state = self.state
-        if state is WorkerState.BUSY and now >= min(self.soft_at, self.hard_at):
+        if state is WorkerState.BUSY and now >= min(self.soft_at, self.hard_at - DUMP_LEAD):
             self.on_deadline(now)
         elif self.hung_up and state not in (WorkerState.LEAVING, WorkerState.DYING):
             self.on_mute()
@@ -396,11 +503,9 @@ class Worker(Alarm):
             self.on_overdue()
 
     def on_deadline(self, now: float) -> None:
-        """The soft or the hard limit of the run has come; what was received whole by now still counts."""
-        number = self.call_number
-        self.read(limit=1 << 20)
-        call = self.call
-        if call is None or self.call_number != number or self.state is not WorkerState.BUSY:
+        """The soft or the hard limit of the run has come, or is near; what was received whole by now still counts."""
+        call = self.settle()
+        if call is None:
             return
         if now >= self.hard_at:
             assert call.timeout is not None
@@ -409,16 +514,31 @@ class Worker(Alarm):
         if now >= self.soft_at:
             self.soft_at = math.inf
             self.ask_soft()
-        self.alarm = min(self.soft_at, self.hard_at)
+        self.alarm = min(self.soft_at, self._dump_at(call))
+        if now >= self.alarm:
+            self.alarm = min(self.soft_at, self.hard_at)
+            self.output.mark()
+            self.dump_number = call.number
+            self.signal(DUMP_SIGNAL)
         self.pool.loop.hurry(self.alarm)
+
+    def settle(self) -> Call | None:
+        """Find out what the worker runs now, and let it begin nothing else; return that, or None where it is idle.
+
+        Whatever it was sent ahead is taken back first. What it has begun nevertheless it began after it had answered
+        for the call before, so the answer can be read: who is still seen as running then is the one that a signal hits.
+        """
+        with self.pool.lock:
+            self.recall_locked()
+        self.read(limit=1 << 20)
+        return self.call if self.state is WorkerState.BUSY else None
 
     def look_at_clock(self, awake: float) -> None:
         """An injected clock was moved: the same as `on_deadline` by that clock."""
         if self.state is not WorkerState.BUSY or min(self.fake_soft, self.fake_hard) > awake:
             return
-        self.read(limit=1 << 20)
-        call = self.call
-        if call is None or self.state is not WorkerState.BUSY:
+        call = self.settle()
+        if call is None:
             return
         if awake >= self.fake_hard:
             assert call.timeout is not None
@@ -429,53 +549,55 @@ class Worker(Alarm):
 
     def ask_soft(self) -> None:
         """Raise the soft timeout in the action."""
+        assert self.call is not None
         self.page[ASK_REASON] = REASON_SOFT
-        self.page[ASK_NUMBER] = self.call_number
+        self.page[ASK_NUMBER] = self.call.number
         self.signal(SOFT_SIGNAL)
 
     def stop(self, verdict: tuple[Outcome, str], reason: int) -> None:
         """End the run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
         with self.pool.lock:
-            if self.verdict is None:
-                self.verdict = verdict
             call = self.call
             if call is None or self.state is not WorkerState.BUSY:
                 return
-            if call.grace <= 0:
-                grace = 0.0
-            else:
-                grace = call.grace
-                self.state = WorkerState.ASKED
-        if not grace:
+            if call.verdict is None:
+                call.verdict = verdict
+            if call.grace > 0:
+                self.leave_busy_locked(WorkerState.ASKED)
+        if call.grace <= 0:
             self.dump_or_kill()
             return
         if reason == REASON_DEADLINE and self.pid is not None and _answers_dump(self.pid):
-            self.on_side(READ)
-            self.asked_at = len(self.output)
+            self.output.mark()
             self.signal(DUMP_SIGNAL)  # where it is now, before it begins to clean up
         self.page[ASK_REASON] = reason
-        self.page[ASK_NUMBER] = self.call_number
+        self.page[ASK_NUMBER] = call.number
         self.fleet.ask(self)
-        self.alarm = time.monotonic() + grace
+        self.alarm = time.monotonic() + call.grace
         self.pool.loop.hurry(self.alarm)
 
     def dump_or_kill(self) -> None:
-        """Kill the worker; where it is out of time, let it first write down where it is."""
+        """Kill the worker; where it is out of time, and was not asked before, let it first write down where it is."""
+        call = self.call
         wanted = self.start_error is not None or (
-            self.verdict is not None and self.verdict[0] is Outcome.TIMED_OUT
+            call is not None
+            and call.verdict is not None
+            and call.verdict[0] is Outcome.TIMED_OUT
+            and call.number != self.dump_number
         )
         if not (wanted and self.pid is not None and self.signal(DUMP_SIGNAL)):
             self.kill()
             return
         with self.pool.lock:
-            self.state = WorkerState.DUMPING
+            self.leave_busy_locked(WorkerState.DUMPING)
         self.dump_end = time.monotonic() + DUMP_WAIT
         self.alarm = self.dump_end - DUMP_WAIT + DUMP_SILENCE
         self.pool.loop.hurry(self.alarm)
 
     def on_dump_late(self, now: float) -> None:
         """The stack is not complete: wait for the rest while there is time, unless it is not going to come."""
-        if now >= self.dump_end or (not self.output and self.pid is not None and not _answers_dump(self.pid)):
+        silent = not self.output.kept
+        if now >= self.dump_end or (silent and self.pid is not None and not _answers_dump(self.pid)):
             self.kill()
             return
         self.alarm = self.dump_end
@@ -497,7 +619,8 @@ class Worker(Alarm):
             if self.state in (WorkerState.DYING, WorkerState.GONE):
                 return
             was_running = self.state in RUNNING_STATES
-            self.state = WorkerState.DYING
+            self.recall_locked()
+            self.leave_busy_locked(WorkerState.DYING)
         if not (self.direct and self.signal(signal.SIGKILL)):
             self.fleet.kill_by_helper(self)
         self.alarm = time.monotonic() + DEATH_WAIT
@@ -507,7 +630,7 @@ class Worker(Alarm):
     def leave(self) -> None:
         """Let an idle worker exit by itself, within a second."""
         with self.pool.lock:
-            if self.state not in (WorkerState.IDLE, WorkerState.BUSY):
+            if self.state is not WorkerState.IDLE:
                 return
             self.state = WorkerState.LEAVING
         self.sock.shutdown(1)  # SHUT_WR: it reads the end of the stream
@@ -526,16 +649,18 @@ class Worker(Alarm):
     def close(self) -> None:
         """Close the parent's ends."""
         loop = self.pool.loop
-        for fd in (self.sock.fileno(), self.side, self.pidfd):
+        for fd in (self.sock.fileno(), self.output.fd, self.pidfd):
             if fd is not None and fd >= 0:
                 loop.forget(fd)
         self.sock.close()
-        for fd in (self.side, self.pidfd):
+        self.tokens.close()
+        for fd in (self.output.fd, self.pidfd):
             if fd is not None:
                 os.close(fd)
         self.pidfd = None
         loop.alarms.discard(self)
         self.page.release()
+        self.times.release()
 
 
 def import_path() -> list[str]:

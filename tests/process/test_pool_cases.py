@@ -250,7 +250,7 @@ def test_a_signal_is_never_sent_to_a_number_that_was_reaped(
 
 
 STEPS = [
-    ("procsched.workers.pool.ProcessPool", "on_answer"),
+    ("procsched.workers.pool.ProcessPool", "on_answers"),
     ("procsched.workers.fleet.Fleet", "on_gone"),
     ("procsched.workers.fleet.Fleet", "on_spawned"),
     ("procsched.workers.fleet.Fleet", "ensure"),

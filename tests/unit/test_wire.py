@@ -57,6 +57,8 @@ def decoded(decoder: wire.Decoder, pieces: list[bytes]) -> list[wire.Frame]:
                 found.append(frame)
         if len(rest):
             found += decoder.feed(bytes(rest))
+        if decoder.error is not None:
+            raise decoder.error
     return found
 
 
@@ -133,7 +135,15 @@ def test_a_length_over_the_cap_is_refused_before_anything_is_allocated(meta: int
     """A header that announces more than the cap is refused with both lengths in the text."""
     header = wire.HEADER.pack(wire.MAGIC, wire.DONE, 0, meta, size, 1, 0.0, 0.0, 0)
     with pytest.raises(wire.WireError, match=f"{size} bytes .{meta} of meta data. is over the cap"):
-        list(wire.Decoder(cap=1 << 20).feed(header))
+        decoded(wire.Decoder(cap=1 << 20), [header])
+
+
+def test_what_came_before_a_broken_frame_still_counts() -> None:
+    """Frames that are whole come out of the same piece in which the garbage follows."""
+    frame = wire.Frame(wire.DONE, 0, 7, 0.0, 0.0, 0, b"", b"result")
+    decoder = wire.Decoder()
+    assert decoder.feed(encoded(frame) + b"garbage") == [frame]
+    assert "no frame begins with" in str(decoder.error)
 
 
 def test_a_large_payload_is_read_into_its_place() -> None:

@@ -1,0 +1,48 @@
+"""Tokens: who has a call that was sent ahead, decided by the kernel.
+
+A worker that is busy may be sent calls in advance, so that it need not wait for the parent between them. Such a call
+must still be cancelled, outrun by a more urgent one or given to somebody else, and must start at most once. So each
+comes with a token, eight bytes in a pipe of which both sides hold both ends: the worker takes one before it starts
+the call, the parent takes back all that are left. A byte in a pipe is read once (pipe(7)), and that decides.
+
+The parent writes the tokens before the calls. A worker that has a call and finds no token for it knows that the call
+was taken back.
+"""
+
+from __future__ import annotations
+
+import os
+
+from procsched._core.wire import TOKEN
+
+_ALL = 1 << 16  # as much as a pipe holds
+
+
+class Tokens:
+    """The parent's side. All methods with the pool's lock held; none blocks."""
+
+    def __init__(self) -> None:
+        """Make the pipe.
+
+        Raises:
+            OSError: no descriptors are left.
+        """
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)  # for the worker's end too: it is the same open file
+        os.set_blocking(self.writer, False)
+
+    def grant(self, first: int, count: int) -> None:
+        """Allow the worker to start the calls with `count` numbers from `first` on."""
+        os.write(self.writer, b"".join(map(TOKEN.pack, range(first, first + count))))
+
+    def take_back(self) -> int:
+        """Take back what the worker has not taken; return how many, the last ones granted."""
+        try:
+            return len(os.read(self.reader, _ALL)) // TOKEN.size
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self.reader)
+        os.close(self.writer)
