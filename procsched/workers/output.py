@@ -21,6 +21,7 @@ class Output:
             -1
         )  # where in `kept` a stack was asked for, after which the run could go on; -1 for nowhere
         self.ended = False
+        self._split: tuple[int, bytes, str | None] | None = None  # of how many bytes, and into what
 
     def read(self) -> None:
         """Read what is there, without blocking."""
@@ -48,10 +49,19 @@ class Output:
         """Whether a stack has come to its end."""
         return verdicts.stack_is_complete(self.kept)
 
+    def prepare(self) -> None:
+        """Do the work of `take` for what has come so far, while there is time."""
+        self.read()
+        self._split = (len(self.kept), *verdicts.split_stack(bytes(self.kept), self.asked_at))
+
     def take(self) -> tuple[bytes, str | None, bool]:
         """Return output, stack and whether output was lost, of the run that ended, and begin anew."""
         self.read()
-        output, stack = verdicts.split_stack(bytes(self.kept), self.asked_at)
+        if self._split is None or self._split[0] != len(self.kept) or self.truncated:
+            self.prepare()
+        assert self._split is not None
+        _size, output, stack = self._split
+        self._split = None
         truncated = self.truncated or len(output) > OUTPUT_KEPT
         self.kept.clear()
         self.truncated = False

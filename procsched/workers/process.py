@@ -626,6 +626,7 @@ class Worker(Alarm):
         self.alarm = time.monotonic() + DEATH_WAIT
         self.pool.loop.hurry(self.alarm)
         self.fleet.on_dying(self, was_running=was_running)
+        self.output.prepare()
 
     def leave(self) -> None:
         """Let an idle worker exit by itself, within a second."""
