@@ -154,8 +154,6 @@ class Helper:
             timeout = None
             if self.sweep_end is not None:
                 timeout = max(0.0, self.sweep_end - time.monotonic()) * 1000
-            elif self.workers and not self.wide:
-                timeout = 0  # what is asked for comes first
             ready = [fd for fd, _event in poller.poll(timeout)]
             if self.wakeups.reader in ready or self.sweep_end is not None:
                 self.wakeups.drain()
@@ -170,8 +168,6 @@ class Helper:
                         self.handle(message, fds)
             if any(fd in ready for fd in self.deaths):
                 over = True
-            if not ready and self.workers and not self.wide:
-                self.widen()
 
     def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Carry out one request."""
@@ -224,6 +220,8 @@ class Helper:
         self.control.send(("spawned", number, pid), [] if pidfd is None else [pidfd])
         if pidfd is not None:
             os.close(pidfd)
+        if not self.wide:
+            self.widen()
 
     def ask(self, number: int) -> None:
         """Send SIGTERM to a worker and everything below it, for it may end itself."""
