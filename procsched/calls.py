@@ -25,18 +25,16 @@ from enum import IntEnum
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
-from procsched.workers.base import Call, Pace
+from procsched.workers.base import AHEAD_BYTES, Call, pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from procsched.workers.base import Ending
+    from procsched.workers.base import Ending, Pace
     from procsched.workers.pool import ProcessPool
 
-PACES_KEPT = 1000  # functions of which is known how long they take
-AHEAD_BYTES = 4096  # pickled; larger calls are not sent ahead
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
 UNSET: Any = object()  # an option that was not given
 
@@ -165,7 +163,6 @@ class Core:
         self.lock = pool.lock  # guards everything below that says so
         self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
         self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
-        self.paces: dict[int, Pace] = {}  # how long the calls of each function take; guarded by lock
         self.ahead = Priority.HIGH  # nothing less urgent is sent ahead now; guarded by lock
         self.killing = False  # no further attempt is made; guarded by lock
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
@@ -198,7 +195,7 @@ class Core:
             future.set_exception(error)
             return future
         captures = options.capture_output or self.pool.options.capture_output
-        item = _Item(self, future, payload, options, None if captures else self.pace_of(fn))
+        item = _Item(self, future, payload, options, None if captures else pace_of(fn))
         future._item = item
         if not self.started:
             self.start()
@@ -209,20 +206,6 @@ class Core:
             self._queue_locked(item)
             self.pool.pump_locked()
         return future
-
-    def pace_of(self, function: Any) -> Pace:
-        """Return what is known of how long the calls of a function take.
-
-        It goes by the identity of its code, which may be used again for another function when that one is gone: a
-        guess that is wrong for a few calls does no harm.
-        """
-        key = id(getattr(function, "__code__", function))
-        pace = self.paces.get(key)
-        if pace is None:
-            if len(self.paces) >= PACES_KEPT:
-                self.paces.clear()
-            pace = self.paces.setdefault(key, Pace())
-        return pace
 
     def start(self) -> None:
         """Start the pool, once.
@@ -311,7 +294,9 @@ class Core:
         """An attempt has ended: settle its future, or try again."""
         future = item.future
         now = time.monotonic()
-        seconds = now - item.began if item.began else 0.0
+        seconds = ending.seconds
+        if seconds is None:
+            seconds = now - item.began if item.began else 0.0
         future._note_attempt(item.attempt, time.time() - seconds, seconds, ending)
         if ending.outcome is not Outcome.SUCCEEDED:
             with self.lock:

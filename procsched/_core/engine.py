@@ -18,9 +18,11 @@ from procsched._core.entries import (
     AFTER_RUN,
     AGAIN,
     CLOCK_SET,
+    LENT,
     MISFIRE,
     NOWHERE,
     PAUSED,
+    READY,
     RETRYING,
     SCHEDULED,
     STEADY,
@@ -160,14 +162,32 @@ class Engine(Requests):
             entry.queued = NOWHERE
         return entry
 
+    def lend(self) -> None:
+        """The first of the ready order is sent ahead: it begins (`begin_lent`), or comes back (`take_back`)."""
+        self.ready.lend().queued = LENT
+
+    def take_back(self, entry: Entry) -> None:
+        """An entry that was lent has not begun: it is ready as before."""
+        self.ready.give_back(entry)
+        entry.queued = READY
+
+    def begin_lent(self, entry: Entry, call: LiveAttempt, wall: float) -> None:
+        """An attempt of an entry that was lent starts as `call`."""
+        self.ready.begin(entry)
+        entry.queued = NOWHERE
+        self.begin(entry, call, wall)
+
+    @staticmethod
+    def numbers(entry: Entry) -> tuple[int, int]:
+        """Return the numbers of attempt and run with which an entry would begin now."""
+        return (entry.attempt + 1, entry.run) if entry.status is RETRYING else (1, entry.run + 1)
+
     def begin(self, entry: Entry, call: LiveAttempt, wall: float) -> None:
         """An attempt of `entry` starts as `call`. This is where RUNNING is written."""
         handle = entry.handle
-        if entry.status is RETRYING:
-            entry.attempt += 1
-        else:
-            entry.attempt = 1
-            entry.run += 1
+        first = entry.status is not RETRYING
+        entry.attempt, entry.run = self.numbers(entry)
+        if first:
             entry.due_wall = entry.slot + self.timeline.offset if entry.steady else entry.slot
         handle.attempt = entry.attempt
         handle.next_run_at = None

@@ -27,8 +27,8 @@ SCHEDULED, RUNNING, SUCCEEDED, RETRYING, FAILED, PAUSED, CANCELLED = TaskStatus
 """The states of a task. By these names, because up to Python 3.11 to find a member in its class costs as much as
 all that is decided by it."""
 
-NOWHERE, STEADY, WALL, READY = range(4)
-"""Where an entry is queued: nowhere, in one of the heaps of due times, or in the ready order."""
+NOWHERE, STEADY, WALL, READY, LENT = range(5)
+"""Where an entry is queued: nowhere, in one of the heaps of due times, in the ready order, or lent by that."""
 
 KILL: Final = "kill"
 CANCEL: Final = "cancel"
@@ -83,7 +83,7 @@ class Entry:
         status, generation, attempt: as in the handle.
         kind: of the schedule, see `planning`.
         steady: whether its slots are on the steady line.
-        queued: `NOWHERE`, `STEADY`, `WALL` or `READY`.
+        queued: `NOWHERE`, `STEADY`, `WALL`, `READY` or `LENT`.
         slot, dealt, anchor, backlog: see `planning.Slots`; `slot` is that of the current or next run.
         due_wall: the slot of the current run as wall time.
         run: number of the current or last run.

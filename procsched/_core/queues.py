@@ -152,21 +152,60 @@ class DueQueue:
 
 
 class ReadyOrder:
-    """Entries that are due, by (priority, due time, arrival). They leave when a worker is free."""
+    """Entries that are due, by (priority, due time, arrival). They leave when a worker is free.
 
-    __slots__ = ("_heap",)
+    One that the pool sends ahead of that is *lent*: it still counts as waiting, and is given back or begins.
+
+    Attributes:
+        outrun: an entry has come that goes before one that is lent; whoever sees to it resets it.
+    """
+
+    __slots__ = ("_heap", "_lent", "_lent_rank", "outrun")
 
     def __init__(self) -> None:
         self._heap = _Heap()
+        self._lent: dict[Any, Item] = {}
+        self._lent_rank = -1  # the largest number of a priority, that is the least urgent one, that was lent
+        self.outrun = False
 
     def __len__(self) -> int:
         """How many live entries wait."""
         heap = self._heap
-        return len(heap.items) - heap.tombstones
+        return len(heap.items) - heap.tombstones + len(self._lent)
 
     def push(self, priority: int, due_at: float, sequence: int, entry: Queued) -> None:
         """Add an entry. `due_at` is wall time, so that entries of both lines compare."""
         heappush(self._heap.items, (priority, due_at, sequence, entry.generation, entry))
+        if priority < self._lent_rank:
+            if self._lent:
+                self.outrun = True
+            else:
+                self._lent_rank = -1
+
+    def first(self) -> Any | None:
+        """Return the first live entry and leave it, or None."""
+        item = self._heap.head()
+        return None if item is None else item[4]
+
+    def lend(self) -> Any:
+        """Lend the first entry, which `first` has returned."""
+        item = heappop(self._heap.items)
+        self._lent[item[4]] = item
+        self._lent_rank = max(self._lent_rank, int(item[0]))
+        return item[4]
+
+    def give_back(self, entry: Queued) -> None:
+        """Put an entry that was lent where it was."""
+        heappush(self._heap.items, self._lent.pop(entry))
+
+    def begin(self, entry: Queued) -> None:
+        """Let an entry that was lent leave."""
+        del self._lent[entry]
+
+    @property
+    def lent(self) -> int:
+        """How many entries are lent."""
+        return len(self._lent)
 
     def pop(self) -> Any | None:
         """Remove and return the first live entry, or None."""
@@ -188,6 +227,8 @@ class ReadyOrder:
         return [
             item[4] for item in sorted(self._heap.items, key=lambda i: i[:3]) if item[3] == item[4].generation
         ]
+
+    # Nothing that is lent is withdrawn: see `Driver.recalled`.
 
     def check(self) -> None:
         """Assert the invariants."""

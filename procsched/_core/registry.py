@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from procsched._core.entries import FAILED, NOWHERE, READY, RETRYING, RUNNING, SCHEDULED, STEADY, WALL
+from procsched._core.entries import FAILED, LENT, NOWHERE, READY, RETRYING, RUNNING, SCHEDULED, STEADY, WALL
 from procsched._core.frozen import twin
 from procsched._core.models import Outcome, TaskEvent
 from procsched._core.queues import DueQueue, ReadyOrder
@@ -170,7 +170,8 @@ class Registry:
         self.ready.push(entry.handle.task.priority, due_at, sequence, entry)
 
     def withdraw(self, entry: Entry) -> None:
-        """Make what is queued of the entry, and every open question about it, stale."""
+        """Make what is queued of the entry, and every open question about it, stale. It must not be lent."""
+        assert entry.queued != LENT
         entry.generation += 1
         entry.handle.generation = entry.generation
         queued, entry.queued = entry.queued, NOWHERE
@@ -212,7 +213,7 @@ class Registry:
         """Assert every invariant. Linear in the number of tasks: for tests."""
         self.due.check()
         self.ready.check()
-        queued = {STEADY: 0, WALL: 0, READY: 0, NOWHERE: 0}
+        queued = {STEADY: 0, WALL: 0, READY: 0, LENT: 0, NOWHERE: 0}
         for name, entry in self.entries.items():
             handle = entry.handle
             assert handle.task.id == name
@@ -229,7 +230,8 @@ class Registry:
                 assert entry.status is FAILED, entry
         assert queued[STEADY] == self.due.steady.live, "steady heap"
         assert queued[WALL] == self.due.wall.live, "wall heap"
-        assert queued[READY] == len(self.ready), "ready order"
+        assert queued[LENT] == self.ready.lent, "lent"
+        assert queued[READY] + queued[LENT] == len(self.ready), "ready order"
         assert set(self.finished) <= set(self.entries)
         assert len(self.finished) <= self.keep_finished
         assert len(self.dead) <= self.dead_letter_limit

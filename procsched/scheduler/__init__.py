@@ -284,9 +284,9 @@ class Scheduler(Control):
         task.capture_output = capture_output
         task.key = key
         task.__class__ = Task
-        with self._lock:
+        engine = self.engine
+        with self._lock if key is None else self.recalled(lambda: engine.keys.get(key)) as old:
             self._require_open()
-            engine = self.engine
             if task_id in engine.entries:
                 raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
             old = None if key is None else engine.keys.get(key)

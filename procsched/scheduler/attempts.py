@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from procsched._core.frozen import twin
 from procsched._core.models import Dropped, ExecutionRecord, Outcome, Sealed
-from procsched.workers.base import Call
+from procsched.workers.base import Call, pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     class Owner(Protocol):
         """Who hears of the attempt."""
+
+        def attempt_begun(self, attempt: Attempt) -> None:
+            """Hear that it has begun."""
 
         def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
             """Hear how it ended."""
@@ -38,7 +41,9 @@ class Attempt(Call):
 
     __slots__ = ("entry", "over", "owner", "reason", "started_at", "started_mono")
 
-    def __init__(self, owner: Owner, entry: Entry, started_at: float, started_mono: float) -> None:
+    def __init__(
+        self, owner: Owner, entry: Entry, numbers: tuple[int, int], started_at: float, started_mono: float
+    ) -> None:
         # Not by way of `Call.__init__`: this is made for each attempt, and keyword arguments cost as much
         # again as all the rest.
         task = entry.handle.task
@@ -50,7 +55,9 @@ class Attempt(Call):
         self.limits = task.limits
         self.task_id = task.id
         self.name = task.name
-        self.worker = self.verdict = self.pace = None
+        self.attempt, self.run = numbers
+        self.pace = None if task.capture_output else pace_of(task.action)
+        self.worker = self.verdict = None
         self.handed = self.number = 0
         self.owner = owner
         self.entry = entry
@@ -58,6 +65,10 @@ class Attempt(Call):
         self.started_mono = started_mono
         self.over = False
         self.reason = ""
+
+    def begun(self) -> None:
+        """Hear that the attempt, which was sent ahead, has begun."""
+        self.owner.attempt_begun(self)
 
     def ended(self, ending: Ending) -> None:
         """Hear how the attempt ended."""
@@ -76,8 +87,9 @@ class Attempt(Call):
             result = Dropped(len(result.data))
         record = _OpenRecord()
         record.attempt = self.attempt
+        seconds = max(0.0, mono - self.started_mono) if ending.seconds is None else ending.seconds
         record.started_at = self.started_at
-        record.finished_at = self.started_at + max(0.0, mono - self.started_mono)
+        record.finished_at = self.started_at + seconds
         record.ok = outcome is _SUCCEEDED
         record.error = ending.error
         record.timed_out = outcome is _TIMED_OUT

@@ -163,6 +163,9 @@ class ClosingDriver(WaitingDriver):
                 while self.engine.promote(wall, line, sys.maxsize):
                     pass
                 self.engine.closing = True
+        if self.engine.ready.lent:  # there will be no more
+            self.pool.recall()
+        with self._lock:
             if not (closing.drain and started):
                 self._give_back_locked(closing)
             self._hand_over_locked()

@@ -40,9 +40,7 @@ class Control(ClosingDriver):
         """
         self._require_open()
         options.check_flag("kill", kill)
-        with self._lock:
-            self._require_open()
-            entry = self._entry_locked(task)
+        with self.recalled(lambda: self._open_entry_locked(task)) as entry:
             changed = self.engine.cancel(entry, self.clock.now())
             found = self.engine.killable(entry, CANCEL) if kill else None
             self._hand_over_locked()
@@ -71,9 +69,7 @@ class Control(ClosingDriver):
     def pause(self, task: ScheduledTask | str) -> bool:
         """Start no further run of a task until `resume`; a live run goes on. False if terminal or paused."""
         self._require_open()
-        with self._lock:
-            self._require_open()
-            entry = self._entry_locked(task)
+        with self.recalled(lambda: self._open_entry_locked(task)) as entry:
             changed = self.engine.pause(entry, *self._moment_locked())
             self._hand_over_locked()
             return changed
@@ -251,6 +247,10 @@ class Control(ClosingDriver):
             self.refuse_fork()
         if self._state > RUNNING:
             raise SchedulerStateError("this scheduler was shut down: make a new one")
+
+    def _open_entry_locked(self, task: ScheduledTask | str) -> Entry:
+        self._require_open()
+        return self._entry_locked(task)
 
     def _entry_locked(self, task: ScheduledTask | str) -> Entry:
         self.refuse_fork()

@@ -19,9 +19,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import contextmanager
 
 from procsched._core.engine import Engine
-from procsched._core.entries import AFTER_RUN
+from procsched._core.entries import AFTER_RUN, LENT
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
@@ -31,17 +32,20 @@ from procsched.listeners import EventDelivery
 from procsched.scheduler.attempts import Attempt
 from procsched.scheduler.gate import Gate
 from procsched.stores.base import writer_for
+from procsched.workers.base import AHEAD_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
 
     from procsched._core.entries import Entry, Question
     from procsched._core.models import ExecutionRecord
     from procsched.clock import FullClock
     from procsched.protocols import TaskListener, TaskStore
     from procsched.workers.base import Call, Ending
+
+    E = TypeVar("E", bound=Entry | None)
 
 BATCH = 1000  # entries promoted at a time: about a millisecond under the lock
 ROUNDS = 10_000  # passes made by whoever moves a fake clock: a FixedDelay(0) under it would never end
@@ -200,10 +204,6 @@ class Driver:
     def _on_store_problem(self, text: str) -> None:
         self._report("store", text)
 
-    def take_back(self, call: Call) -> None:
-        """Take back a call that was given out ahead. None is."""
-        raise NotImplementedError
-
     def pool_problem(self, text: str) -> None:
         """Hear that something is wrong with the pool itself."""
         self._report("health", text)
@@ -228,10 +228,10 @@ class Driver:
 
     def next_call(self, *, ahead: bool = False) -> Call | None:
         """Give the pool the call that starts now, or None. Called with the pool's lock held."""
-        if ahead:
-            return None
         with self._lock:
             engine = self.engine
+            if ahead:
+                return self._lend_locked()
             if not len(engine.ready):
                 return None
             # Read before the entry leaves the ready order: a clock of the user's may raise.
@@ -239,14 +239,50 @@ class Driver:
             entry = engine.pop_ready()
             if entry is None:
                 return None
-            attempt = Attempt(self, entry, wall, mono)
+            attempt = Attempt(self, entry, engine.numbers(entry), wall, mono)
             engine.begin(entry, attempt, wall)
-            attempt.attempt = entry.attempt
-            attempt.run = entry.run
             if not self._real and attempt.timeout is not None:
                 self._wake_timer_locked()  # it waits for the deadlines that only `poke` can enforce
             self._hand_over_locked()
             return attempt
+
+    def _lend_locked(self) -> Call | None:
+        """Give the pool a call that starts when one before it has ended, or comes back by `take_back`."""
+        entry: Entry | None = self.engine.ready.first()
+        # Under an injected clock a pool cannot know how long calls take; what a shutdown begins is not handed about.
+        if entry is None or not self._real or self.engine.closing:
+            return None
+        if entry.handle.task.capture_output or len(entry.payload) > AHEAD_BYTES:
+            return None
+        self.engine.lend()
+        return Attempt(self, entry, self.engine.numbers(entry), 0.0, 0.0)
+
+    def take_back(self, call: Attempt) -> None:
+        """Take back a call that was given out ahead and has not begun. Called with the pool's lock held."""
+        with self._lock:
+            self.engine.take_back(call.entry)
+
+    def attempt_begun(self, attempt: Attempt) -> None:
+        """Hear that a call that was given out ahead has begun. Called with the pool's lock held."""
+        with self._lock:
+            attempt.started_at, attempt.started_mono = self.clock.now(), self.clock.monotonic()
+            self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
+            self._hand_over_locked()
+
+    @contextmanager
+    def recalled(self, find: Callable[[], E]) -> Iterator[E]:
+        """Enter with the lock held, and with an entry that is not lent: it either waits for a worker, or has begun.
+
+        Args:
+            find: returns the entry; called with the lock held.
+        """
+        while True:
+            with self._lock:
+                entry = find()
+                if entry is None or entry.queued != LENT:
+                    yield entry
+                    return
+            self.pool.recall()
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""
@@ -313,6 +349,9 @@ class Driver:
             questions, engine.questions = engine.questions, []
             self._hand_over_locked()
             ready = len(engine.ready)
+            outrun, engine.ready.outrun = engine.ready.outrun, False
+        if outrun:
+            self.pool.recall()
         for question in questions:
             self._answer(question)
         if ready or questions:

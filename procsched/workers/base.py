@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 CLOSED_REASON = "killed: the pool was shut down"
 
 
+AHEAD_BYTES = 4096  # pickled; larger calls are not sent ahead
+
+
 class Ending:
     """How a call ended, as the pool knows it. Made once per call, then only read.
 
@@ -23,6 +26,7 @@ class Ending:
         result: a `Sealed` (process pools) or the value itself (pools in this process).
         exception: the exception: a `Sealed` or the object itself; None where it could not travel.
         obstacle: why it could not.
+        seconds: how long it took, where the worker knows better than who waited for it.
     Others are as in `ExecutionRecord`.
     """
 
@@ -30,6 +34,7 @@ class Ending:
     result: Any = None
     exception: Any = None
     obstacle: str = ""
+    seconds: float | None = None
     traceback: str | None = None
     stack: str | None = None
     pid: int | None = None
@@ -103,6 +108,25 @@ class Pace:
             self.seconds += (seconds - self.seconds) * 0.25
 
 
+_PACES_KEPT = 1000  # functions
+_paces: dict[int, Pace] = {}
+
+
+def pace_of(function: Any) -> Pace:
+    """Return what is known of how long the calls of a function take.
+
+    It goes by the identity of its code, which may be used again for another function when that one is gone: a guess
+    that is wrong for a few calls does no harm.
+    """
+    key = id(getattr(function, "__code__", function))
+    pace = _paces.get(key)
+    if pace is None:
+        if len(_paces) >= _PACES_KEPT:
+            _paces.clear()
+        pace = _paces.setdefault(key, Pace())
+    return pace
+
+
 class Call:
     """One attempt on its way through a pool. The owner subclasses it to hear of its end.
 
@@ -117,6 +141,8 @@ class Call:
         worker: where the call is, None before and after.
         number: which of that worker's calls it is.
         handed: how often it was sent to a worker.
+        sent_ahead: whether it was sent ahead of its start. This and the next from when it was sent on.
+        told: whether its owner knows that it has begun.
         verdict: outcome and error, once somebody has decided to end it.
     """
 
@@ -131,9 +157,11 @@ class Call:
         "pace",
         "payload",
         "run",
+        "sent_ahead",
         "soft_timeout",
         "task_id",
         "timeout",
+        "told",
         "verdict",
         "worker",
     )
@@ -167,6 +195,7 @@ class Call:
         self.worker: Any = None
         self.number = 0
         self.handed = 0
+        self.sent_ahead = self.told = False
         self.verdict: tuple[Outcome, str] | None = None
 
     @property

@@ -328,10 +328,10 @@ class Fleet(Alarm):
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None
-            # It had their tokens, but nobody has begun them: it died in between.
-            for unbegun in worker.ahead:
+            # It had their tokens, so their owner was told that they have begun; but it died before.
+            for unbegun in reversed(worker.ahead):
                 unbegun.worker = None
-            self.pool.take_back_locked(list(reversed(worker.ahead)))
+                self.pool.put_back_locked(unbegun)
             worker.ahead.clear()
             self.pool.counters["unkillable"] += stuck
         return call

@@ -259,8 +259,13 @@ class ProcessPool:
                     worker.recall_locked()
                     return  # `busy` is as it was, but one at a time is enough
 
+    def recall(self) -> None:
+        """Have every call that was sent ahead either begun or back in its source, before this returns."""
+        with self.lock:
+            self.recall_locked()
+
     def recall_locked(self) -> None:
-        """Take back every call that was sent ahead and has not begun: something more urgent has come, say."""
+        """Do the same for a caller that holds the pool's lock."""
         for worker in tuple(self.busy):
             worker.recall_locked()
 
@@ -401,6 +406,8 @@ class ProcessPool:
                     continue
                 ending = self._read_answer(worker, call, frame)
                 worker.runs += 1
+                if call.sent_ahead:
+                    ending.seconds = frame.first - frame.second
                 if call.pace is not None:
                     call.pace.note(frame.first - frame.second)
                 if call.verdict is None and frame.first > worker.hard_at:

@@ -177,6 +177,7 @@ class Worker(Alarm):
         self.state = WorkerState.BUSY
         self.pool.busy.append(self)
         self._number_locked(call)
+        call.sent_ahead, call.told = False, True
         now = time.monotonic() if call.limited else 0.0
         self._begin_locked(call, now)
         backstop = 0.0
@@ -199,6 +200,7 @@ class Worker(Alarm):
             if call.timeout is not None and self.pool.real_clock:
                 backstop = call.timeout + call.grace + BACKSTOP_MARGIN
             parts += self._frame(call, wire.AHEAD, backstop)
+            call.sent_ahead, call.told = True, False
         self.ahead.extend(calls)
         self.out.append(memoryview(b"".join(parts)))
         self.flush_locked()
@@ -217,19 +219,17 @@ class Worker(Alarm):
             begun = self.page[STARTED] >= call.number
             began = self.times[STARTED_AT] if begun else time.monotonic()
         self._begin_locked(call, began)
-        call.begun()
+        self._note_begun_locked(call)
         if call.verdict is not None:  # it was to be ended before we knew that it had begun
             self.pool.carry_out_kill(self, call)
 
     def recall_locked(self) -> bool:
-        """Take back the calls that were sent ahead and not begun; return whether there were any."""
+        """Take back the calls that were sent ahead and not begun; return whether there were any. The rest has begun."""
         call = self.call
         tail = self.ahead[-1] if self.ahead else call
-        if tail is None or self.page[STARTED] >= tail.number:
+        if tail is None:
             return False
-        count = self.tokens.take_back()
-        if not count:
-            return False
+        count = 0 if self.page[STARTED] >= tail.number else self.tokens.take_back()
         if count > len(self.ahead) and call is not None:
             # The worker had answered for the one before, and not taken the next.
             call.worker = None
@@ -244,9 +244,17 @@ class Worker(Alarm):
             unbegun.worker = None
             unbegun.handed -= 1
             self.ahead.pop()
-        self.pool.take_back_locked(taken)
-        self.pool.loop.call_soon(self.pool.pump)
-        return True
+        for begun in self.ahead:
+            self._note_begun_locked(begun)
+        if count:
+            self.pool.take_back_locked(taken)
+            self.pool.loop.call_soon(self.pool.pump)
+        return bool(count)
+
+    def _note_begun_locked(self, call: Call) -> None:
+        if not call.told:
+            call.told = True
+            call.begun()
 
     def has_room_locked(self) -> bool:
         """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
