@@ -1,0 +1,191 @@
+"""Tasks that were sent to a worker ahead of their start: everything holds for them that holds for those that wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
+from procsched._core.entries import LENT, READY
+from tests import faults, support
+from tests.pools import open_gate
+from tests.schedulers import Rig
+
+S = TaskStatus
+ENOUGH = 20  # calls after which a function is known to be brief
+
+
+def note(path: str, word: str, gate: str = "") -> None:
+    """Write a word; wait at the gate, if there is one."""
+    support.tell(path, word)
+    if gate:
+        faults.wait_at_gate(gate)
+
+
+class Behind:
+    """A worker that waits at a gate, in a function thought to be brief, and tasks that were sent to it meanwhile."""
+
+    def __init__(self, rig: Rig, count: int = 5) -> None:
+        self.rig = rig
+        self.scheduler = rig.scheduler
+        self.path = rig.path("log")
+        self.gate = rig.gate()
+        self.engine = self.scheduler.engine
+        for _ in range(ENOUGH):
+            rig.wait(rig.at_once(note, rig.path(), "warm"))
+        self.first = rig.at_once(note, self.path, "first", self.gate)
+        self.tasks = [self.add(f"t{number}") for number in range(count)]
+        support.eventually(lambda: self.engine.ready.lent == count, what="all are sent ahead")
+
+    def add(self, word: str, priority: Priority = Priority.NORMAL, key: str | None = None) -> ScheduledTask:
+        return self.scheduler.schedule(
+            word, note, OneTime(0.0), args=(self.path, word), retry=NO_RETRY, priority=priority, key=key
+        )
+
+    def open(self) -> None:
+        """Let the first one through, and wait until all is done."""
+        open_gate(self.gate)
+        self.rig.settle()
+
+    def words(self) -> list[str]:
+        """Return what was run, in order."""
+        return Path(self.path).read_text().split()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, 1) as it:
+        yield it
+
+
+@pytest.fixture
+def behind(rig: Rig) -> Behind:
+    return Behind(rig)
+
+
+def test_what_is_sent_ahead_still_waits(behind: Behind) -> None:
+    """Until it begins a task is SCHEDULED, pending, without a record; then all run once, in order."""
+    assert [task.status for task in behind.tasks] == [S.SCHEDULED] * 5
+    assert behind.scheduler.stats().running == 1
+    assert not any(task.history for task in behind.tasks)
+    behind.open()
+    assert behind.words() == ["first", "t0", "t1", "t2", "t3", "t4"]
+    assert [task.status for task in behind.tasks] == [S.SUCCEEDED] * 5
+    for task in behind.tasks:
+        record = task.last_run()
+        assert record is not None
+        assert 0 <= record.duration < support.TIMEOUT
+        assert record.attempt == record.run == 1
+
+
+def test_cancelled_before_its_start(behind: Behind) -> None:
+    """A task that was sent ahead is withdrawn like one that waits: no run, no record; the others run."""
+    assert behind.scheduler.cancel(behind.tasks[1])
+    assert behind.tasks[1].status is S.CANCELLED
+    behind.open()
+    assert behind.words() == ["first", "t0", "t2", "t3", "t4"]
+    assert not behind.tasks[1].history
+
+
+def test_nothing_to_kill_before_its_start(behind: Behind) -> None:
+    """`kill` finds no run of a task that has not begun, and leaves it to run."""
+    assert not behind.scheduler.kill(behind.tasks[0])
+    behind.open()
+    assert behind.words() == ["first", "t0", "t1", "t2", "t3", "t4"]
+
+
+def test_paused_before_its_start(behind: Behind) -> None:
+    """A task that is paused after it was sent ahead does not start until it is resumed."""
+    assert behind.scheduler.pause(behind.tasks[0])
+    behind.open()
+    assert behind.words() == ["first", "t1", "t2", "t3", "t4"]
+    assert behind.scheduler.resume(behind.tasks[0])
+    behind.rig.settle()
+    assert behind.words() == ["first", "t1", "t2", "t3", "t4", "t0"]
+
+
+def test_outrun_by_a_more_urgent_one(behind: Behind) -> None:
+    """A task of high priority starts before those that were sent ahead, though it came later."""
+    urgent = behind.add("urgent", Priority.HIGH)
+    support.eventually(
+        lambda: behind.engine.entries[urgent.task.id].queued in (READY, LENT), what="it is due"
+    )
+    behind.open()
+    assert behind.words() == ["first", "urgent", "t0", "t1", "t2", "t3", "t4"]
+
+
+def test_killing_the_one_before_leaves_them_alone(behind: Behind) -> None:
+    """Those behind a run that is killed run once, elsewhere."""
+    assert behind.scheduler.kill(behind.first)
+    behind.rig.settle()
+    record = behind.first.last_run()
+    assert record is not None
+    assert record.outcome is Outcome.KILLED
+    assert behind.words() == ["first", "t0", "t1", "t2", "t3", "t4"]
+    assert all(len(task.history) == 1 for task in behind.tasks)
+
+
+def test_shutdown_returns_them(behind: Behind) -> None:
+    """A shutdown without drain gives back what was sent ahead and not begun."""
+    report = behind.scheduler.shutdown(drain=False, timeout=0)
+    assert sorted(report.returned) == sorted(task.task.id for task in behind.tasks)
+    assert report.killed == (behind.first.task.id,)
+    assert behind.words() == ["first"]
+
+
+def test_shutdown_drains_them(behind: Behind) -> None:
+    """One with drain runs them."""
+    open_gate(behind.gate)
+    report = behind.scheduler.shutdown(drain=True, timeout=support.TIMEOUT)
+    assert report.returned == ()
+    assert behind.words() == ["first", "t0", "t1", "t2", "t3", "t4"]
+
+
+def test_replaced_by_key(rig: Rig) -> None:
+    """A new task of the same key replaces one that was sent ahead: that never runs."""
+    behind = Behind(rig, 0)
+    old = behind.add("old", key="k")
+    support.eventually(lambda: behind.engine.ready.lent == 1, what="it is sent ahead")
+    new = rig.scheduler.schedule(
+        "new", note, OneTime(0.0), args=(behind.path, "new"), key="k", replace=True, retry=NO_RETRY
+    )
+    behind.open()
+    assert behind.words() == ["first", "new"]
+    assert (old.status, new.status) == (S.CANCELLED, S.SUCCEEDED)
+
+
+def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
+    """What was sent ahead behind a run that turns out long does not wait for its end where a worker is free."""
+    with Rig(tmp_path, 2) as rig:
+        gates = [rig.gate(), rig.gate()]
+        path = rig.path("log")
+        for _ in range(ENOUGH):
+            rig.wait(rig.at_once(note, rig.path(), "warm"))
+        held = [rig.at_once(note, path, "held", gate) for gate in gates]
+        tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
+        support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
+        open_gate(gates[0])
+        for task in tasks:
+            assert rig.wait(task).ok
+        open_gate(gates[1])
+        assert all(rig.wait(task).ok for task in held)
+        words = Path(path).read_text().split()
+        assert sorted(words) == sorted(["held", "held", *(f"t{number}" for number in range(6))])
+
+
+def test_nothing_is_sent_behind_what_is_not_known(tmp_path: Path) -> None:
+    """Behind the first call of a function nothing is sent: how long it takes is not known."""
+    with Scheduler(1) as scheduler:
+        gate = str(tmp_path / "gate")
+        os.mkfifo(gate)
+        scheduler.schedule("first", faults.wait_at_gate, OneTime(0.0), args=(gate,))
+        support.eventually(lambda: scheduler.stats().running == 1)
+        later = [scheduler.schedule("t", abs, OneTime(0.0), args=(-1,)) for _ in range(3)]
+        support.eventually(lambda: len(scheduler.engine.ready) == 3)
+        assert scheduler.engine.ready.lent == 0
+        open_gate(gate)
+        for task in later:
+            assert scheduler.wait(task, support.TIMEOUT).ok
