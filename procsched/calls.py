@@ -175,6 +175,8 @@ class Core:
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
         self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Guards `callback_thread`; taken with a future's condition held, and takes nothing itself.
+        self.callback_lock = threading.Lock()
         self.callback_thread: threading.Thread | None = None
 
     # -- submitting ----------------------------------------------------------------------------------------
@@ -388,7 +390,7 @@ class Core:
 
     def run_callbacks(self, future: ProcessFuture[Any], run: Callable[[], None]) -> None:
         """Run the done-callbacks of a future on the callback thread."""
-        with self.lock:
+        with self.callback_lock:
             if self.callback_thread is None:
                 thread = threading.Thread(
                     target=self.serve_callbacks, name="procsched-callbacks", daemon=True
@@ -450,7 +452,7 @@ class Core:
                 self.pool.shutdown(5.0)
             else:
                 self.pool.loop.call_soon(lambda: self.pool.shutdown(5.0))
-        with self.lock:
+        with self.callback_lock:
             thread = self.callback_thread
         if thread is not None:
             self.callbacks.put(None)

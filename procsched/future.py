@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
+_SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
 _ERRORS: dict[Outcome, type[ProcschedError]] = {
     Outcome.TIMED_OUT: TaskTimeoutError,
     Outcome.CRASHED: WorkerCrashedError,
@@ -59,8 +60,8 @@ class ProcessFuture(Future["R"]):
 
     # What the standard library's Future makes for each one costs more than a call does: a Condition with its lock, two
     # lists. Here the plain values are the class's, and the rest is made when somebody must wait or leaves a callback.
-    # Who ends the call sets `_state` first and looks for a condition then; who waits makes the condition first and
-    # looks at `_state` then. So one of them sees the other.
+    # Who ends the call puts `_SETTLED` in the condition's place, in one step, unless there is one; then the state
+    # changes with that held, as the library's functions rely on: they look at it twice.
     _state = "PENDING"
     _result: Any = None
     _exception: BaseException | None = None
@@ -80,6 +81,9 @@ class ProcessFuture(Future["R"]):
         made = self.__dict__.get("_lazy_condition")
         if made is None:
             made = self.__dict__.setdefault("_lazy_condition", threading.Condition())
+        if made is _SETTLED:
+            self._state = _FINISHED  # whoever put that there is about to do the same
+            made = self.__dict__.setdefault("_late_condition", threading.Condition())
         return made  # type: ignore[no-any-return]
 
     @property
@@ -113,13 +117,19 @@ class ProcessFuture(Future["R"]):
     def _settle(self, ending: Ending) -> None:
         """Take the ending of the last attempt. The executor has made sure that the call is not cancelled."""
         self._ending = ending  # its result is loaded when somebody asks: see `_load`
-        self._state = _FINISHED
-        if "_lazy_condition" in self.__dict__:
-            with self._condition:
-                for waiter in self._waiters:
+        condition = self.__dict__.setdefault("_lazy_condition", _SETTLED)
+        if condition is _SETTLED:
+            self._state = _FINISHED
+            return
+        with condition:
+            self._state = _FINISHED
+            for waiter in self._waiters:
+                if ending.outcome is Outcome.SUCCEEDED:
                     waiter.add_result(self)
-                self._condition.notify_all()
-            self._invoke_callbacks()
+                else:
+                    waiter.add_exception(self)
+            condition.notify_all()
+        self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
         if "_lazy_callbacks" in self.__dict__:
@@ -146,8 +156,9 @@ class ProcessFuture(Future["R"]):
                 return True
             self._state = "CANCELLED"
             self._condition.notify_all()
-        self.set_running_or_notify_cancel()
-        self._invoke_callbacks()
+            # All of it with the lock: who finds the state changed may rely on the callbacks being on their way.
+            self.set_running_or_notify_cancel()
+            self._invoke_callbacks()
         return True
 
     def result(self, timeout: float | None = None) -> R:
@@ -197,7 +208,13 @@ class ProcessFuture(Future["R"]):
         """
         ending = self._ending
         if ending is not None:
-            loaded = self.__dict__.setdefault("_loaded", open_ending(ending, self._timeout))
+            try:
+                opened = open_ending(ending, self._timeout)
+            except (
+                RemoteError
+            ) as error:  # `exception` returns it, as that of the call: asyncio relies on that
+                opened = None, error
+            loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
             self._ending = None
 
