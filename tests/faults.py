@@ -377,6 +377,16 @@ def write_half_frame_and_exit() -> NoReturn:
     os._exit(7)
 
 
+def write_half_frame_and_return() -> None:
+    """Write the beginning of a large frame, and return: the answer goes where the rest of it belongs."""
+    _write_to_parent(b"".join(wire.encode(wire.DONE, 1, b"x" * 300_000))[:100_000])
+
+
+def write_half_header_and_return() -> None:
+    """Write a header that announces more than will come, and return."""
+    _write_to_parent(b"".join(wire.encode(wire.DONE, 1, b"x" * 60_000))[: wire.HEADER.size])
+
+
 HALVES: tuple[Callable[[str], object], ...] = (write_half_frame, write_half_header)
 
 

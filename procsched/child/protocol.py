@@ -13,6 +13,7 @@ ASK_NUMBER = 0  # the run that is asked to stop
 ASK_REASON = 1  # why: one of the three below
 STARTED = 2  # written by the worker before it unpickles a call: the number of the last run that it began
 STARTED_AT = 3  # written before that: when, as a float of steady seconds
+ANSWERED = 4  # written by the worker when it has written an answer whole: the number of the run
 REASON_DEADLINE = 1
 REASON_KILL = 2
 REASON_SOFT = 3

@@ -28,6 +28,7 @@ from procsched.child import current
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
 from procsched.child.protocol import (
+    ANSWERED,
     ASK_NUMBER,
     ASK_REASON,
     DUMP_SIGNAL,
@@ -203,6 +204,7 @@ class Worker:
         """Run one call and answer it; return whether it left nothing behind."""
         parts, clean = self.perform(frame)
         self.channel.write(parts, self.disarm if self.backstop else None)
+        self.page[ANSWERED] = frame.number
         return clean
 
     def rehearse(self) -> None:

@@ -21,7 +21,7 @@ import time
 
 from procsched import _system
 from procsched._core.models import Outcome
-from procsched.child.protocol import ASK_NUMBER, PAGE_SIZE, STARTED
+from procsched.child.protocol import ANSWERED, ASK_NUMBER, PAGE_SIZE, STARTED
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
@@ -173,7 +173,7 @@ class Fleet(Alarm):
                     worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page)
                     undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
-                    worker.page[ASK_NUMBER] = worker.page[STARTED] = 0
+                    worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
                     fds = (theirs.fileno(), side_write, tokens.reader)
                     self._launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:

@@ -27,6 +27,7 @@ from procsched import _system
 from procsched._core import wire
 from procsched._core.models import Outcome
 from procsched.child.protocol import (
+    ANSWERED,
     ASK_NUMBER,
     ASK_REASON,
     DUMP_SIGNAL,
@@ -57,6 +58,7 @@ DUMP_WAIT = 0.0005  # seconds that a stack is waited for where it was not asked 
 DUMP_SILENCE = (
     0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
 )
+REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether there is one to come
 HANGUP_WAIT = (
     0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 )
@@ -386,13 +388,27 @@ class Worker(Alarm):
                     return
                 self.on_frames(self.decoder.feed(data))
                 if len(data) < 1 << 16 and limit == READS_PER_EVENT:
-                    return  # that was all; if more has come meanwhile, the loop calls again
+                    break  # that was all; if more has come meanwhile, the loop calls again
+            self.expect_rest()
         except BlockingIOError:
-            return
+            self.expect_rest()
         except OSError:
             self.on_hangup()
         except wire.WireError as error:
             self.break_off(f"worker wrote what is no message: {error}")
+
+    def expect_rest(self) -> None:
+        """Where a frame has begun and not ended: look again, for something else may have written into the socket."""
+        if self.decoder.in_frame and self.state is WorkerState.BUSY:
+            self.alarm = min(self.alarm, time.monotonic() + REST_WAIT)
+            self.pool.loop.hurry(self.alarm)
+
+    def on_rest_late(self, call: Call) -> None:
+        """The rest of a frame has not come. If the worker has written all that it had to say, it never will."""
+        answered = self.page[ANSWERED] >= call.number
+        self.read(limit=1 << 20)
+        if answered and self.call is call and self.decoder.in_frame:
+            self.break_off("the run wrote into the worker's connection")
 
     def on_frames(self, frames: list[wire.Frame]) -> None:
         """Handle messages: answers together, for each costs a lock."""
@@ -491,6 +507,11 @@ class Worker(Alarm):
         state = self.state
         if state is WorkerState.BUSY and now >= min(self.soft_at, self.hard_at - DUMP_LEAD):
             self.on_deadline(now)
+        elif state is WorkerState.BUSY and self.call is not None and not self.hung_up:
+            self.alarm = min(self.soft_at, self._dump_at(self.call))
+            self.pool.loop.hurry(self.alarm)
+            if self.decoder.in_frame:
+                self.on_rest_late(self.call)
         elif self.hung_up and state not in (WorkerState.LEAVING, WorkerState.DYING):
             self.on_mute()
         elif state is WorkerState.ASKED:

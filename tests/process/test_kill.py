@@ -58,6 +58,18 @@ def test_a_child_that_stops_in_mid_frame_is_ended_at_its_deadline(
     bench.assert_usable()
 
 
+@pytest.mark.parametrize(
+    "fault", [faults.write_half_frame_and_return, faults.write_half_header_and_return], ids=name_of
+)
+def test_an_answer_behind_half_a_frame_is_not_waited_for(bench: Bench, fault: Callable[[], object]) -> None:
+    """A run that writes the beginning of a message and returns, without a limit, is CRASHED and holds up nobody."""
+    with bench.innocent():
+        record = only_record(bench.submit(fault), Outcome.CRASHED)
+        assert record.error == "the run wrote into the worker's connection"
+        assert_reaped(record.pid)
+    bench.assert_usable()
+
+
 @pytest.mark.parametrize("fault", faults.BREAKS, ids=name_of)
 def test_a_child_that_breaks_its_pipe_is_crashed_at_once(
     bench: Bench, fault: Callable[[str], object]
