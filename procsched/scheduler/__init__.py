@@ -129,9 +129,9 @@ class Scheduler(Control):
                 )
             self._state = STARTING
         exits.keep(self)
-        prepare(ExecutionRecord, ShutdownReport, TaskEvent)
         try:
             self.pool.start(self, self.clock)
+            prepare(ExecutionRecord, ShutdownReport, TaskEvent)  # now, while the first worker starts
             self._unwatch = self.clock.watch(self.clock_moved)
             with self._lock:
                 running = self._state == STARTING
