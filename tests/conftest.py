@@ -7,6 +7,7 @@ thread and ends the run, and faulthandler, which does so later from C where some
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from tests import support
 
 # Set before anything is started: every process below this run can be told by it.
 os.environ[support.RUN_MARK] = f"{os.getpid()}-{os.urandom(4).hex()}"
+
+
+# A run in the background of a shell script, or under nohup, ignores it, and so would every child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -66,6 +66,8 @@ class Channel:
 
     def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         for part in parts:
-            view = memoryview(part)
-            while view:
-                view = view[os.write(self.fd, view) :]
+            sent = os.write(self.fd, part)
+            if sent < len(part):
+                view = memoryview(part)[sent:]
+                while view:
+                    view = view[os.write(self.fd, view) :]

@@ -50,6 +50,7 @@ _getsignal: Any = signal.getsignal
 _pthread_sigmask: Any = signal.pthread_sigmask
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
+FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _TIMERS = tuple(
@@ -241,7 +242,7 @@ class Worker:
         end = time.monotonic()
         asked = end - began >= WORTH_ASKING
         cpu, peak = self.usage() if asked else (-1.0, 0)
-        dirty = self.tidy()
+        dirty = self.tidy(end - began)
         if asked and self.settings() != self.base:
             dirty.append("settings of the process")
         facts = b""
@@ -380,19 +381,13 @@ class Worker:
         affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         return [standard, limits, ids, os.getpriority(os.PRIO_PROCESS, 0), affinity]
 
-    def tidy(self) -> list[str]:
-        """Put back what a run may leave behind; return what cannot be, for which the worker must go."""
+    def tidy(self, seconds: float) -> list[str]:
+        """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
         left = []
         if _thread._count() > self.threads:
             left.append("threads")
-        while True:
-            try:
-                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
-                    if not self.children.issuperset(_system.process_children(self.pid)):
-                        left.append("processes")
-                    break
-            except ChildProcessError:
-                break
+        if seconds >= FORK_COST and self.has_children():
+            left.append("processes")
         if _pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
             left.append("signal mask")
         os.umask(self.umask)
@@ -401,6 +396,15 @@ class Worker:
         except OSError:
             left.append("working directory")
         return left
+
+    def has_children(self) -> bool:
+        """Return whether the run has left processes; those that have ended are reaped."""
+        while True:
+            try:
+                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
+                    return not self.children.issuperset(_system.process_children(self.pid))
+            except ChildProcessError:
+                return False
 
 
 def _number(value: Any) -> float:

@@ -58,6 +58,7 @@ class Attempt(Call):
         self.attempt, self.run = numbers
         self.pace = None if task.capture_output else pace_of(task.action)
         self.worker = self.verdict = None
+        self.sent_ahead, self.told = False, True
         self.handed = self.number = 0
         self.owner = owner
         self.entry = entry

@@ -265,9 +265,16 @@ class Driver:
     def attempt_begun(self, attempt: Attempt) -> None:
         """Hear that a call that was given out ahead has begun. Called with the pool's lock held."""
         with self._lock:
-            attempt.started_at, attempt.started_mono = self.clock.now(), self.clock.monotonic()
-            self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
+            self._begin_lent_locked(attempt, 0.0)
             self._hand_over_locked()
+
+    def _begin_lent_locked(self, attempt: Attempt, seconds: float) -> None:
+        """Book that a call that was given out ahead began so many seconds ago."""
+        attempt.started_at, attempt.started_mono = (
+            self.clock.now() - seconds,
+            self.clock.monotonic() - seconds,
+        )
+        self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
 
     @contextmanager
     def recalled(self, find: Callable[[], E]) -> Iterator[E]:
@@ -286,6 +293,9 @@ class Driver:
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""
+        if not attempt.told:  # it was sent ahead, and its end is the first that is heard of it
+            with self._lock:
+                self._begin_lent_locked(attempt, ending.seconds or 0.0)
         mono = self.clock.monotonic()
         record = attempt.record(ending, mono, self.result_limit)
         with self._lock:

@@ -204,7 +204,10 @@ class Call:
         return self.timeout is not None or self.soft_timeout is not None
 
     def begun(self) -> None:
-        """Hear that a call that was sent ahead is the one that runs now. From a thread of the pool, its lock held."""
+        """Hear that a call that was sent ahead has begun. From a thread of the pool, its lock held.
+
+        Not called where the next thing to hear is its end.
+        """
 
     def ended(self, ending: Ending) -> None:
         """Hear how the call ended. Exactly once, from a thread of the pool, with no lock held."""

@@ -227,9 +227,8 @@ class Fleet(Alarm):
         with self.pool.lock:
             if not worker.ready or worker.pid is None or worker.state is not WorkerState.STARTING:
                 return
-            worker.state = WorkerState.IDLE
+            worker.enter_locked(WorkerState.IDLE)
             worker.alarm = math.inf
-            self.pool.idle.append(worker)
         self._backoff = 0.0
         self.pool.pump()
 
@@ -256,8 +255,6 @@ class Fleet(Alarm):
         """A worker was sent SIGKILL: its slot is free."""
         with self.pool.lock:
             self.pool.counters["killed_workers"] += 1
-            if worker in self.pool.idle:
-                self.pool.idle.remove(worker)
         if was_running:
             self._spares = min(MOST_SPARES, self.pool.size)
         if worker.ready:  # else it failed to start, and its end decides when the next is tried
@@ -322,9 +319,7 @@ class Fleet(Alarm):
     def _detach(self, worker: Worker, *, stuck: int = 0) -> Call | None:
         """Take a dead worker out of service; return the call that it was in, or None."""
         with self.pool.lock:
-            worker.leave_busy_locked(WorkerState.GONE)
-            if worker in self.pool.idle:
-                self.pool.idle.remove(worker)
+            worker.enter_locked(WorkerState.GONE)
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None

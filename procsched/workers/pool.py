@@ -199,8 +199,6 @@ class ProcessPool:
                 if self._take_from_busy_locked():
                     continue
                 return
-            self.idle.pop()
-            self.running += 1
             worker.assign_locked(call)
 
     def _next_locked(self) -> Call | None:
@@ -404,60 +402,69 @@ class ProcessPool:
                 if call is None or frame.number != call.number or worker.state not in RUNNING_STATES:
                     self.counters["late_results"] += 1
                     continue
-                ending = self._read_answer(worker, call, frame)
                 worker.runs += 1
-                if call.sent_ahead:
-                    ending.seconds = frame.first - frame.second
-                if call.pace is not None:
-                    call.pace.note(frame.first - frame.second)
-                if call.verdict is None and frame.first > worker.hard_at:
-                    assert call.timeout is not None
-                    call.verdict = verdicts.timed_out(call.timeout)
-                if call.verdict is not None:
-                    # A verdict wins over an answer: whoever gave it was told so.
-                    self.counters["late_results"] += 1
-                    if worker.state is not WorkerState.BUSY or call.verdict[0] is not Outcome.KILLED:
-                        over = True
-                        continue
-                    ending.outcome, ending.error = (
-                        call.verdict
-                    )  # it came back by itself, and nobody was signalled
-                    ending.result = ending.exception = None
-                worker.add_output(ending, call)  # before the next call can write; a read that does not block
-                if frame.flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT:
-                    worker.held = ending  # told when its tree is gone
-                    self.counters["recycled"] += 1
+                ending = self._take_answer_locked(worker, call, frame)
+                if ending is None:
                     over = True
-                    continue
+                    break  # nothing comes behind it
                 call.worker = None
                 ended.append((call, ending))
-                worker.advance_locked()
-                if self._wears and self._is_worn(worker):
-                    worker.recall_locked()
-                    worn = worker.call is None
-            if worker.state is WorkerState.IDLE:
+                worker.call = worker.ahead.popleft() if worker.ahead else None
+            if ended and not over:
+                worn = self._wears and self._is_worn(worker)
                 if worn:
+                    worker.recall_locked()
+                worn = worker.go_on_locked() and worn
+                if worn:
+                    worker.leave_locked()
                     self.counters["recycled"] += 1
-                elif not worker.dead:
-                    self.idle.append(worker)
-            if not over:
                 self._take_late_locked()
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
         if over:
             worker.kill()  # it is not used again, and there is nothing left to ask it
-        elif worn and not worker.dead:
-            worker.leave()
+        elif worn:
             self.fleet.ensure()
         for call, ending in ended:
             call.ended(ending)
 
-    def _read_answer(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending:
-        if frame.kind == wire.DONE:
-            ending = Ending(Outcome.SUCCEEDED)
-            ending.result = Sealed(frame.payload)
+    def _take_answer_locked(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending | None:
+        """Return how the call that runs has ended; None where the worker has to be killed before that is told."""
+        _kind, flags, _number, end, began, _third, _meta, _payload = frame
+        seconds = end - began
+        if call.pace is not None:
+            call.pace.note(seconds)
+        ending = self._read_answer(worker, call, frame)
+        if call.sent_ahead:
+            ending.seconds = seconds
+            late = call.timeout is not None and seconds > call.timeout
         else:
-            text, traceback, carried, obstacle = wire.unpack(frame.payload, 4)
-            if frame.flags & wire.SOFT and call.soft_timeout is not None:
+            late = end > worker.hard_at
+        if late and call.verdict is None:
+            assert call.timeout is not None
+            call.verdict = verdicts.timed_out(call.timeout)
+        if call.verdict is not None:
+            # A verdict wins over an answer: whoever gave it was told so.
+            self.counters["late_results"] += 1
+            if worker.state is not WorkerState.BUSY or call.verdict[0] is not Outcome.KILLED:
+                return None
+            # It came back by itself, and nobody was signalled.
+            ending.outcome, ending.error = call.verdict
+            ending.result = ending.exception = None
+        worker.add_output(ending, call)  # before the next call can write; a read that does not block
+        if flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT:
+            worker.held = ending  # told when its tree is gone
+            self.counters["recycled"] += 1
+            return None
+        return ending
+
+    def _read_answer(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending:
+        kind, flags, _number, _end, _began, _third, meta, payload = frame
+        if kind == wire.DONE:
+            ending = Ending(Outcome.SUCCEEDED)
+            ending.result = Sealed(payload)
+        else:
+            text, traceback, carried, obstacle = wire.unpack(payload, 4)
+            if flags & wire.SOFT and call.soft_timeout is not None:
                 ending = Ending(*verdicts.soft_timed_out(call.soft_timeout))
             else:
                 ending = Ending(Outcome.FAILED, text)
@@ -465,8 +472,8 @@ class ProcessPool:
             ending.exception = None if carried is None else Sealed(carried)
             ending.obstacle = obstacle
         ending.pid = worker.pid
-        if frame.meta:
-            cpu, peak = wire.FACTS.unpack_from(frame.meta)
+        if meta:
+            cpu, peak = wire.FACTS.unpack_from(meta)
             if cpu >= 0:
                 ending.cpu_seconds = cpu
                 worker.cpu_base += cpu

@@ -176,8 +176,7 @@ class Worker(Alarm):
 
     def assign_locked(self, call: Call) -> None:
         """Take a call while idle, and send it."""
-        self.state = WorkerState.BUSY
-        self.pool.busy.append(self)
+        self.enter_locked(WorkerState.BUSY)
         self._number_locked(call)
         call.sent_ahead, call.told = False, True
         now = time.monotonic() if call.limited else 0.0
@@ -207,14 +206,14 @@ class Worker(Alarm):
         self.out.append(memoryview(b"".join(parts)))
         self.flush_locked()
 
-    def advance_locked(self) -> None:
-        """The call that ran has ended: go on to the next of those sent ahead, or be idle."""
+    def go_on_locked(self) -> bool:
+        """Calls have ended: go on with `call`, the next of those sent ahead, or be idle; return whether it is."""
         self.alarm = math.inf
-        if not self.ahead:
-            self.call = None
-            self.leave_busy_locked(WorkerState.IDLE)
-            return
-        call = self.ahead.popleft()
+        call = self.call
+        if call is None:
+            if self.state is WorkerState.BUSY:
+                self.enter_locked(WorkerState.IDLE)
+            return self.state is WorkerState.IDLE
         began = 0.0
         if call.limited:
             # It may have begun by now, and written down when; or else it begins at any moment.
@@ -224,6 +223,7 @@ class Worker(Alarm):
         self._note_begun_locked(call)
         if call.verdict is not None:  # it was to be ended before we knew that it had begun
             self.pool.carry_out_kill(self, call)
+        return False
 
     def recall_locked(self) -> bool:
         """Take back the calls that were sent ahead and not begun; return whether there were any. The rest has begun."""
@@ -236,11 +236,11 @@ class Worker(Alarm):
             # The worker had answered for the one before, and not taken the next.
             call.worker = None
             call.handed -= 1
-            self.alarm = math.inf
-            self.leave_busy_locked(WorkerState.IDLE)
-            self.pool.idle.append(self)
-            self.pool.put_back_locked(call)
             self.call = None
+            self.pool.put_back_locked(call)
+            if self.state is WorkerState.BUSY:
+                self.alarm = math.inf
+                self.enter_locked(WorkerState.IDLE)
         taken = list(reversed(self.ahead))[:count]
         for unbegun in taken:
             unbegun.worker = None
@@ -277,13 +277,19 @@ class Worker(Alarm):
         """Return whether the worker began a call of its own. Exact once it is dead."""
         return self.page[STARTED] >= call.number
 
-    def leave_busy_locked(self, state: WorkerState) -> None:
-        """Enter another state than BUSY."""
-        if self.state is WorkerState.BUSY:
-            self.pool.busy.remove(self)
-        if self.state in RUNNING_STATES and state not in RUNNING_STATES:
-            self.pool.running -= 1
+    def enter_locked(self, state: WorkerState) -> None:
+        """Change the state, and with it the pool's books. Nobody else does either."""
+        pool, was = self.pool, self.state
         self.state = state
+        if was is WorkerState.BUSY:
+            pool.busy.remove(self)
+        elif was is WorkerState.IDLE and self in pool.idle:
+            pool.idle.remove(self)
+        if state is WorkerState.BUSY:
+            pool.busy.append(self)
+        elif state is WorkerState.IDLE and not self.dead:
+            pool.idle.append(self)
+        pool.running += (state in RUNNING_STATES) - (was in RUNNING_STATES)
 
     def _number_locked(self, call: Call) -> None:
         self.last_number += 1
@@ -592,7 +598,7 @@ class Worker(Alarm):
             if call.verdict is None:
                 call.verdict = verdict
             if call.grace > 0:
-                self.leave_busy_locked(WorkerState.ASKED)
+                self.enter_locked(WorkerState.ASKED)
         if call.grace <= 0:
             self.dump_or_kill()
             return
@@ -618,7 +624,7 @@ class Worker(Alarm):
             self.kill()
             return
         with self.pool.lock:
-            self.leave_busy_locked(WorkerState.DUMPING)
+            self.enter_locked(WorkerState.DUMPING)
         self.dump_end = time.monotonic() + DUMP_WAIT
         self.alarm = self.dump_end - DUMP_WAIT + DUMP_SILENCE
         self.pool.loop.hurry(self.alarm)
@@ -649,7 +655,7 @@ class Worker(Alarm):
                 return
             was_running = self.state in RUNNING_STATES
             self.recall_locked()
-            self.leave_busy_locked(WorkerState.DYING)
+            self.enter_locked(WorkerState.DYING)
         if not (self.direct and self.signal(signal.SIGKILL)):
             self.fleet.kill_by_helper(self)
         self.alarm = time.monotonic() + DEATH_WAIT
@@ -660,9 +666,13 @@ class Worker(Alarm):
     def leave(self) -> None:
         """Let an idle worker exit by itself, within a second."""
         with self.pool.lock:
-            if self.state is not WorkerState.IDLE:
-                return
-            self.state = WorkerState.LEAVING
+            self.leave_locked()
+
+    def leave_locked(self) -> None:
+        """Do the same for a caller that holds the pool's lock."""
+        if self.state is not WorkerState.IDLE:
+            return
+        self.enter_locked(WorkerState.LEAVING)
         self.sock.shutdown(1)  # SHUT_WR: it reads the end of the stream
         self.alarm = time.monotonic() + 1.0
         self.pool.loop.hurry(self.alarm)

@@ -10,12 +10,13 @@ import pytest
 
 from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
 from procsched._core.entries import LENT, READY
+from procsched.workers.base import pace_of
 from tests import faults, support
 from tests.pools import open_gate
 from tests.schedulers import Rig
 
 S = TaskStatus
-ENOUGH = 20  # calls after which a function is known to be brief
+BRIEF = 1e-5  # seconds
 
 
 def note(path: str, word: str, gate: str = "") -> None:
@@ -34,9 +35,10 @@ class Behind:
         self.path = rig.path("log")
         self.gate = rig.gate()
         self.engine = self.scheduler.engine
-        for _ in range(ENOUGH):
-            rig.wait(rig.at_once(note, rig.path(), "warm"))
+        rig.wait(rig.at_once(note, rig.path(), "warm"))
+        pace_of(note).seconds = BRIEF
         self.first = rig.at_once(note, self.path, "first", self.gate)
+        support.wait_for_file(self.path)
         self.tasks = [self.add(f"t{number}") for number in range(count)]
         support.eventually(lambda: self.engine.ready.lent == count, what="all are sent ahead")
 
@@ -162,8 +164,8 @@ def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
     with Rig(tmp_path, 2) as rig:
         gates = [rig.gate(), rig.gate()]
         path = rig.path("log")
-        for _ in range(ENOUGH):
-            rig.wait(rig.at_once(note, rig.path(), "warm"))
+        rig.wait(rig.at_once(note, rig.path(), "warm"))
+        pace_of(note).seconds = BRIEF
         held = [rig.at_once(note, path, "held", gate) for gate in gates]
         tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
         support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
