@@ -68,7 +68,19 @@ class TaskSerializationError(ProcschedError, PicklingError):
     type_name: str = ""
 
 
-class TaskTimeoutError(ProcschedError, TimeoutError):
+class _EndedError(ProcschedError):
+    """Base of those that tell of a run which did not come back. What they know is None where it is not known."""
+
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    stack: str | None = None
+    output: str | None = None
+    peak_rss: int | None = None
+    cpu_seconds: float | None = None
+
+
+class TaskTimeoutError(_EndedError, TimeoutError):
     """A run is out of time.
 
     Raised inside the action when it is asked to stop (soft timeout, or the deadline with a grace), and
@@ -76,53 +88,44 @@ class TaskTimeoutError(ProcschedError, TimeoutError):
 
     Attributes:
         timeout: the limit in seconds, or None.
-        pid, exit_code, signal, stack, output, peak_rss, cpu_seconds: as in the `ExecutionRecord`.
+        pid, exit_code, signal, stack, output, peak_rss, cpu_seconds: as in the `ExecutionRecord`. Notes of the
+            exception show them, so that a traceback says why it hung.
     """
 
     timeout: float | None = None
-    pid: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    stack: str | None = None
-    output: str | None = None
-    peak_rss: int | None = None
-    cpu_seconds: float | None = None
 
 
-class WorkerCrashedError(ProcschedError, BrokenExecutor):
+class WorkerCrashedError(_EndedError, BrokenExecutor):
     """The process of a run died, or could not be started.
 
     Attributes:
         exit_code: the exit code, or None when a signal ended it.
         signal: the signal's name such as ``"SIGSEGV"``, or None.
-        pid, stack, output, peak_rss, cpu_seconds: as in the `ExecutionRecord`.
+        pid, stack, output, peak_rss, cpu_seconds: as in the `ExecutionRecord`. Notes of the exception show them,
+            so that a traceback says why it died.
     """
 
-    pid: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    stack: str | None = None
-    output: str | None = None
-    peak_rss: int | None = None
-    cpu_seconds: float | None = None
 
-
-class LimitExceededError(ProcschedError):
+class LimitExceededError(_EndedError):
     """A run used more than a limit allows.
 
     Attributes:
         limit: the limit's name and value, such as ``"memory=268435456"``.
+        pid, exit_code, signal, stack, output, peak_rss, cpu_seconds: as in the `ExecutionRecord`.
     """
 
     limit: str | None = None
 
 
-class TaskKilledError(ProcschedError):
-    """A run was ended on request: `kill`, `cancel(kill=True)` or a shutdown."""
+class TaskKilledError(_EndedError):
+    """A run was ended on request: `kill`, `cancel(kill=True)` or a shutdown. Attributes as `WorkerCrashedError`."""
 
 
-class TaskLostError(ProcschedError):
-    """The scheduler, the helper process or the node died under the run; what it did is unknown."""
+class TaskLostError(_EndedError):
+    """The scheduler, the helper process or the node died under the run; what it did is unknown.
+
+    Attributes as `WorkerCrashedError`, as far as they are known.
+    """
 
 
 class SandboxUnavailableError(ProcschedError):

@@ -5,16 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import CancelledError, Future
 
-from procsched._core.models import Outcome, Sealed
-from procsched.errors import (
-    LimitExceededError,
-    ProcschedError,
-    RemoteError,
-    TaskKilledError,
-    TaskLostError,
-    TaskTimeoutError,
-    WorkerCrashedError,
-)
+from procsched._core.models import Outcome
+from procsched.errors import RemoteError
+from procsched.outcomes import RemoteTraceback as _RemoteTraceback  # noqa: F401
+from procsched.outcomes import open_ending
 from procsched.workers.base import record_of
 
 TYPE_CHECKING = False
@@ -28,28 +22,6 @@ if TYPE_CHECKING:
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
 _SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
-_ERRORS: dict[Outcome, type[ProcschedError]] = {
-    Outcome.TIMED_OUT: TaskTimeoutError,
-    Outcome.CRASHED: WorkerCrashedError,
-    Outcome.LIMIT_EXCEEDED: LimitExceededError,
-    Outcome.KILLED: TaskKilledError,
-    Outcome.LOST: TaskLostError,
-}
-_DETAILS = ("pid", "exit_code", "signal", "stack", "output", "peak_rss", "cpu_seconds")
-
-
-class _RemoteTraceback(Exception):
-    """Carries the child's traceback as text, as the cause of the exception that it belongs to."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_RemoteTraceback, (self.text,))
 
 
 class ProcessFuture(Future["R"]):
@@ -176,7 +148,7 @@ class ProcessFuture(Future["R"]):
             self._load()
         if self._exception is not None:
             try:
-                raise self._exception
+                raise self._exception  # frames below this line are of the worker
             finally:
                 self = None  # type: ignore[assignment]  # no cycle through the traceback
         return self._result  # type: ignore[no-any-return]
@@ -254,53 +226,3 @@ class ProcessFuture(Future["R"]):
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
         number, started_at, seconds, ending = attempt
         return record_of(ending, number, started_at, seconds, name=self._name)
-
-
-def open_ending(ending: Ending, timeout: float | None) -> tuple[Any, BaseException | None]:
-    """Return the value of an ending, or the exception that tells of it; `timeout` was the call's limit."""
-    if ending.outcome is Outcome.SUCCEEDED:
-        result = ending.result
-        return (result.open() if type(result) is Sealed else result), None
-    kind = _ERRORS.get(ending.outcome)
-    if kind is not None:
-        details = {name: getattr(ending, name) for name in _DETAILS}
-        if kind is LimitExceededError:
-            details["limit"] = ending.limit
-        elif kind is TaskTimeoutError:
-            details["timeout"] = timeout
-        error: BaseException = kind(ending.error or ending.outcome.value, **details)
-        # As notes, so that the message stays one line and a traceback shows them all the same.
-        if ending.stack:
-            error.add_note(f"where it was:\n{ending.stack}")
-        if ending.output:
-            error.add_note(f"end of its output:\n{ending.output[-2000:]}")
-    else:
-        error = _carried(ending)
-    if ending.traceback:
-        error.__cause__ = _RemoteTraceback(ending.traceback)
-    return None, error
-
-
-def _carried(ending: Ending) -> BaseException:
-    """Return the exception that the action raised, or what stands in for it."""
-    exception = ending.exception
-    if type(exception) is Sealed:
-        try:
-            exception = exception.open()
-        except RemoteError:
-            exception = None
-    if isinstance(exception, BaseException):
-        return exception
-    type_name, _colon, message = (ending.error or "").partition(": ")
-    error = RemoteError(
-        ending.error or "the action raised an exception that could not travel",
-        type_name=type_name,
-        message=message,
-        traceback=ending.traceback or "",
-    )
-    if ending.obstacle:
-        error.add_note(
-            f"the {type_name} itself could not travel: {ending.obstacle}; "
-            "an exception whose constructor takes other arguments than its `args` needs a __reduce__"
-        )
-    return error

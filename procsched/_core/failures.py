@@ -1,12 +1,29 @@
-"""An exception as text for a person, whatever its own methods do. Parent and child use the same words."""
+"""An exception as text for a person, and taken apart for a journey. Parent and child use the same words."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Any, Final
+
+    # What a frame leaves of itself: how often in a row, file, name, qualified name, module, and the position of what it
+    # was at: line, last line, column, last column, each but the first None where unknown.
+    Frame = tuple[int, str, str, str, str, int, int | None, int | None, int | None]
+    # One exception: its text, frames, notes, cause, context and members as numbers of others, whether the context is
+    # suppressed, its pickle, and why there is none.
+    Part = tuple[str, list[Frame], list[str], int, int, bool, list[int] | None, bytes | None, str]
 
 LONGEST: Final = 10_000  # characters of a message that are kept: an error is read by a person
+LONGEST_TRACEBACK: Final = (
+    64 << 10
+)  # characters of a traceback that are kept, a quarter of them from its head
+MOST_PARTS: Final = 100  # exceptions of one chain or group that travel, the nearest
+MOST_FRAMES: Final = 500  # of one exception, those that follow upon their like counted once
+MOST_NOTES: Final = 100  # of one exception
+NOBODY: Final = -1  # in the place of a number: there is no such exception
+LEFT_OUT: Final = -2  # ... or it was one too many
 
 
 def describe(exception: BaseException) -> str:
@@ -33,22 +50,159 @@ def message_of(exception: BaseException) -> str:
         text = str(exception)
     except Exception as failure:  # user code
         return f"<its text cannot be had: __str__ raised {type_name(failure)}>"
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
+    text = shorten(text, LONGEST)
     return " / ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
+def shorten(text: str, longest: int, head: int | None = None) -> str:
+    """Return a text of about `longest` characters at most, the first `head` and the last of it, saying what is missing.
+
+    Without `head` its beginning alone is kept.
+    """
+    missing = len(text) - longest
+    if missing <= 0:
+        return text
+    if head is None:
+        return f"{text[:longest]}... ({missing} more characters)"
+    return f"{text[:head]}\n... ({missing} characters left out) ...\n{text[head + missing :]}"
+
+
 def traceback_text(exception: BaseException) -> str:
-    """Return the traceback as Python prints it, causes and groups included. Never raises."""
+    """Return the traceback as Python prints it, causes and groups included, its length capped. Never raises."""
     # Here and not above: only failures need it, and it loads a third of a millisecond of modules.
     import traceback
 
     try:
-        return "".join(traceback.format_exception(exception))
+        text = "".join(traceback.format_exception(exception))
     except Exception:  # `__str__`, `__notes__` or `__cause__` of a user's exception
         lines = ["Traceback (most recent call last):\n"]
         try:
             lines += traceback.format_tb(exception.__traceback__)
         except Exception:  # the source may be gone or unreadable
             lines.append("  (its frames cannot be shown)\n")
-        return "".join([*lines, describe(exception), "\n"])
+        text = "".join([*lines, describe(exception), "\n"])
+    return shorten(text, LONGEST_TRACEBACK, LONGEST_TRACEBACK // 4)
+
+
+# -- taking apart ----------------------------------------------------------------------------------------------------
+
+
+def family_of(
+    exception: BaseException,
+) -> tuple[list[BaseException], list[tuple[int, int, list[int] | None]], int]:
+    """Return an exception with all that hang on it, the nearest first; how; and how many were too many.
+
+    Returns:
+        the exceptions; for each the numbers of its cause, its context and its members; the count.
+    """
+    family: list[BaseException] = [exception]
+    numbers = {id(exception): 0}
+    links: list[tuple[int, int, list[int] | None]] = []
+    left_out: list[BaseException] = []
+
+    def number_of(other: BaseException | None) -> int:
+        if other is None:
+            return NOBODY
+        if id(other) not in numbers:
+            if len(family) == MOST_PARTS:
+                left_out.append(other)
+                return LEFT_OUT
+            numbers[id(other)] = len(family)
+            family.append(other)
+        return numbers[id(other)]
+
+    for each in family:  # it grows
+        members = members_of(each)
+        inner = None if members is None else [number_of(member) for member in members]
+        links.append((number_of(_cause(each)), number_of(_context(each)), inner))
+    return family, links, len(left_out)
+
+
+# Not as attributes: a user's class may have made anything of the names.
+_cause: Any = vars(BaseException)["__cause__"].__get__
+_context: Any = vars(BaseException)["__context__"].__get__
+suppresses_context: Any = vars(BaseException)["__suppress_context__"].__get__
+_members: Any = vars(BaseExceptionGroup)["exceptions"].__get__
+message_of_group: Any = vars(BaseExceptionGroup)["message"].__get__
+
+
+def members_of(exception: BaseException) -> tuple[BaseException, ...] | None:
+    """Return what is in an exception group, or None for what is none."""
+    if not issubclass(type(exception), BaseExceptionGroup):
+        return None
+    members: tuple[BaseException, ...] = _members(exception)
+    return members
+
+
+def notes_of(exception: BaseException) -> list[str]:
+    """Return the notes of an exception that are texts, capped in number and length. Never raises."""
+    try:
+        found = exception.__notes__
+    except Exception:  # none, or a user's attribute
+        return []
+    if not isinstance(found, (list, tuple)):
+        return []
+    notes = [shorten(note, LONGEST) for note in found[:MOST_NOTES] if isinstance(note, str)]
+    if len(found) > MOST_NOTES:
+        notes.append(f"({len(found) - MOST_NOTES} more notes)")
+    return notes
+
+
+def frames_of(exception: BaseException) -> list[Frame]:
+    """Return the frames of an exception's traceback, outermost first. Never raises."""
+    frames: list[Frame] = []
+    try:
+        for frame in _frames(exception.__traceback__):
+            if frames and frames[-1][1:] == frame[1:]:
+                frame = (frames[-1][0] + 1, *frame[1:])
+                frames.pop()
+            frames.append(frame)
+    except Exception:  # a file name or a module name of somebody's invention
+        pass
+    missing = len(frames) - MOST_FRAMES
+    if missing > 0:
+        half = MOST_FRAMES // 2
+        count = sum(frame[0] for frame in frames[half : half + missing])
+        gap = (1, "<procsched>", f"{count} frames left out", "", "procsched", 1, None, None, None)
+        frames[half : half + missing] = [gap]
+    return frames
+
+
+def _frames(entry: TracebackType | None) -> Iterator[Frame]:
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        module = str(entry.tb_frame.f_globals.get("__name__", ""))
+        line, last, column, last_column = _position(code, entry.tb_lasti)
+        if line is None:
+            line, last, column, last_column = entry.tb_lineno, None, None, None
+        yield 1, code.co_filename, code.co_name, code.co_qualname, module, line, last, column, last_column
+        entry = entry.tb_next
+
+
+def _position(code: Any, offset: int) -> tuple[int | None, ...]:
+    if offset >= 0:
+        for number, position in enumerate(code.co_positions()):
+            if number == offset // 2:  # an instruction has two bytes
+                return position  # type: ignore[no-any-return]
+    return None, None, None, None
+
+
+def hide_worker_frames(exception: BaseException) -> None:
+    """Take what is ours out of a traceback, so that it reads as that of a plain call.
+
+    That is the frames of the worker wherever they are (below those of asyncio, say), and any others of procsched
+    through which the action was called.
+    """
+    entries: list[TracebackType] = []
+    entry = exception.__traceback__
+    while entry is not None:
+        module = entry.tb_frame.f_globals.get("__name__")
+        prefix = "procsched.child." if entries else "procsched."
+        if not (isinstance(module, str) and module.startswith(prefix)):
+            entries.append(entry)
+        entry = entry.tb_next
+    kept = None
+    for entry in reversed(entries):
+        entry.tb_next = kept
+        kept = entry
+    exception.__traceback__ = kept

@@ -6,12 +6,16 @@ import _pickle as pickle
 import io
 
 from procsched import _byvalue
-from procsched._core.failures import describe, traceback_text
+from procsched._core import failures
+from procsched._core.failures import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+MOST_BYTES = (
+    16 << 20
+)  # of one pickled exception: what it holds is to tell what happened, and is kept with its record
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
@@ -64,24 +68,71 @@ class _Watcher(pickle.Pickler):
 
 
 def pack_failure(error: BaseException, stage: str) -> bytes:
-    """Describe an exception as text, with the exception itself where it survives a round trip.
+    """Describe an exception as text, and as parts from which the parent puts it together again.
 
     Returns:
-        a pickled tuple: description, traceback, pickled exception or None, and why there is none.
+        a pickled tuple: description, traceback, the parts pickled or None, and why the exception itself is not there.
     """
     text = describe(error)
     if stage == "load":
         text = f"{text} (while loading the call in the worker)"
-    carried: bytes | None
+    carried: bytes | None = None
+    try:
+        parts, left_out = _take_apart(error)
+        carried, obstacle = pickle.dumps((parts, left_out), 5), parts[0][-1]
+    except Exception as failure:  # nothing that is known; then the texts have to do
+        obstacle = describe(failure)
+    return pickle.dumps((text, failures.traceback_text(error), carried, obstacle), 5)
+
+
+def _take_apart(error: BaseException) -> tuple[list[failures.Part], int]:
+    """Return an exception and all that hang on it as plain data, and how many were too many to take along.
+
+    Pickle alone would leave causes, contexts and tracebacks behind, and one that cannot be pickled would keep all the
+    others of its group from travelling.
+    """
+    family, links, left_out = failures.family_of(error)
+    parts = []
+    for each, (cause, context, members) in zip(family, links, strict=True):
+        failures.hide_worker_frames(each)
+        data, obstacle = _pack_one(each)
+        described = describe(each)
+        notes, frames = failures.notes_of(each), failures.frames_of(each)
+        suppresses = failures.suppresses_context(each)
+        parts.append((described, frames, notes, cause, context, suppresses, members, data, obstacle))
+    return parts, left_out
+
+
+def _pack_one(error: BaseException) -> tuple[bytes | None, str]:
+    """Pickle one exception; return None and the reason where it does not survive a round trip.
+
+    Of a group it is what makes the group anew around its members: the type, the message and the attributes.
+    """
+    value: Any = error
     why = ""
     try:
-        carried = pickle.dumps(error, 5)
-        pickle.loads(carried)
-    except BaseException:
-        try:
-            carried = _byvalue.dumps(error)
-            pickle.loads(carried)
-        except BaseException as obstacle:
-            carried = None
-            why = describe(obstacle)
-    return pickle.dumps((text, traceback_text(error), carried, why), 5)
+        if failures.members_of(error) is not None:
+            kind: Any = type(error)
+            value = (kind, failures.message_of_group(error), error.__dict__)
+            if kind not in (ExceptionGroup, BaseExceptionGroup):
+                kind(value[1], [ValueError()])
+        for dumps in (_by_reference, _byvalue.dumps):
+            try:
+                data = dumps(value)
+                loaded = pickle.loads(data)
+            except BaseException as failure:
+                why = describe(failure)
+                continue
+            if value is error and not isinstance(loaded, BaseException):
+                why = f"it is loaded as {type(loaded).__name__}"
+            elif len(data) > MOST_BYTES:
+                why = f"it takes {len(data)} bytes, and {MOST_BYTES} at most may travel"
+            else:
+                return data, ""
+    except BaseException as failure:  # whatever a user's constructor raises
+        why = describe(failure)
+    return None, why
+
+
+def _by_reference(value: Any) -> bytes:
+    return pickle.dumps(value, 5)

@@ -184,14 +184,6 @@ def test_an_exception_that_is_returned_is_a_result(bench: Bench) -> None:
     only_record(bench.submit(faults.identity, ValueError("only returned")), Outcome.SUCCEEDED)
 
 
-def test_the_remote_traceback_is_the_cause(bench: Bench) -> None:
-    """The traceback of the child, with the user's file and line, is the cause of what `result` raises."""
-    error = bench.submit(faults.raise_awkward, "plain").exception(support.TIMEOUT)
-    assert isinstance(error, ValueError)
-    assert "faults.py" in str(error.__cause__)
-    assert "in raise_awkward" in str(error.__cause__)
-
-
 # --- arguments ------------------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.testing": EDGES | {"procsched.workers", "procsched.stores"},
     "procsched.scheduler": EDGES
     | {"procsched.ids", "procsched.listeners", "procsched.stores", "procsched.workers"},
-    "procsched.future": VOCABULARY | {"procsched.workers.base"},
+    "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
+    "procsched.future": VOCABULARY | {"procsched.outcomes", "procsched.workers.base"},
     "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
     "procsched.executor": EDGES
     | {
