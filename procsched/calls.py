@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
 UNSET: Any = object()  # an option that was not given
+AFTER_SHUTDOWN = (  # it begins with the words of the standard library
+    "cannot schedule new futures after shutdown: make a new executor, or submit before this one is shut down"
+)
+AT_EXIT = (
+    "cannot schedule new futures after shutdown: the interpreter is ending; submit before the end of the main script, "
+    "and wait for the results there"
+)
 
 logger = logging.getLogger("procsched")
 
@@ -74,17 +81,21 @@ class Options:
             elif name == "retry":
                 if not isinstance(value, RetryPolicy):
                     raise ValidationError(
-                        f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}"
+                        f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}: "
+                        "RetryPolicy(max_attempts=...) or NO_RETRY"
                     )
             elif name == "priority":
                 if isinstance(value, bool) or value not in tuple(Priority):
-                    raise ValidationError(f"priority must be a Priority (0, 1 or 2), not {value!r}")
+                    raise ValidationError(
+                        f"priority must be Priority.HIGH, NORMAL or LOW (0, 1 or 2), not {value!r}"
+                    )
                 value = Priority(value)
             elif name == "name":
                 if not isinstance(value, str):
                     raise ValidationError(f"name must be a text, not {type(value).__name__} {value!r}")
             elif name == "capture_output":
-                value = bool(value)
+                if not isinstance(value, bool):
+                    raise ValidationError(f"{name} must be True or False, not {value!r}")
             elif name in ("limits", "sandbox"):
                 if value is not None:
                     raise ValidationError(
@@ -92,7 +103,9 @@ class Options:
                     )
                 continue
             else:
-                raise ValidationError(f"unknown option {name!r}; known are {', '.join(Options.__slots__)}")
+                from procsched.workers.options import check_names
+
+                check_names((name,), (*Options.__slots__, "limits"))
             setattr(made, name, value)
         if made.timeout is not None and made.soft_timeout is not None and made.soft_timeout >= made.timeout:
             raise ValidationError(
@@ -186,7 +199,11 @@ class Core:
     ) -> ProcessFuture[Any]:
         """Queue a call."""
         if not callable(fn):
-            raise ValidationError(f"what is submitted must be callable, not {type(fn).__name__} {fn!r}")
+            which = "`async def` function" if hasattr(fn, "__await__") else "function"
+            raise ValidationError(
+                f"what is submitted must be callable, not {type(fn).__name__} {fn!r}: pass the {which} itself, "
+                "without (), and its arguments behind it"
+            )
         if self.refused or self.is_fork:
             self.check_open()
         name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -416,7 +433,7 @@ class Core:
         if self.is_fork:
             return
         with self.lock:
-            self.refused = self.refused or "cannot schedule new futures after shutdown"
+            self.refused = self.refused or AFTER_SHUTDOWN
             self.killing = self.killing or kill
             items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
             if cancel or kill:
@@ -464,6 +481,8 @@ _live: set[Core] = set()  # started and not finished; kept so that they can end 
 def _at_exit() -> None:
     """Finish the calls of every executor: their threads are daemons, and would be cut off."""
     for core in list(_live):
+        with core.lock:
+            core.refused = core.refused or AT_EXIT
         core.shutdown(wait=True, cancel=False)
 
 
