@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, TypeVar
 
     from procsched.future import ProcessFuture
 
@@ -139,6 +139,7 @@ class ProcessExecutor(Executor):
         limits: None = UNSET,
         name: str = UNSET,
         capture_output: bool = UNSET,
+        **unknown: Never,
     ) -> ExecutorView:
         """Return a view of this executor whose `submit` and `map` use these settings; None means no limit.
 
@@ -154,6 +155,7 @@ class ProcessExecutor(Executor):
             limits=limits,
             name=name,
             capture_output=capture_output,
+            **unknown,
         )
         return ExecutorView(self, changed)
 
