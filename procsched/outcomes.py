@@ -39,6 +39,7 @@ _ERRORS: dict[Outcome, type[ProcschedError]] = {
     Outcome.KILLED: TaskKilledError,
     Outcome.LOST: TaskLostError,
 }
+CALL_OPTIONS = ("timeout", "soft_timeout", "grace", "priority", "retry", "limits", "capture_output")
 _DETAILS = ("pid", "exit_code", "signal", "stack", "output", "peak_rss", "cpu_seconds")
 
 
@@ -63,21 +64,35 @@ def open_ending(ending: Ending, timeout: float | None) -> tuple[Any, BaseExcepti
         return (result.open() if type(result) is Sealed else result), None
     kind = _ERRORS.get(ending.outcome)
     if kind is None:
-        return None, _exception_of(ending)
+        error = _exception_of(ending)
+        if type(error) is TypeError and error.__traceback__ is None:
+            _explain_keyword(error)
+        return None, error
     details = {name: getattr(ending, name) for name in _DETAILS}
     if kind is LimitExceededError:
         details["limit"] = ending.limit
     elif kind is TaskTimeoutError:
         details["timeout"] = timeout
-    error = kind(ending.error or ending.outcome.value, **details)
+    ended = kind(ending.error or ending.outcome.value, **details)
     # As notes, so that the message stays one line and a traceback shows them all the same.
     for note in _notes_about(ending):
-        error.add_note(note)
+        ended.add_note(note)
     if ending.exception is not None:
-        error.__cause__ = _exception_of(ending)  # what the action made of being asked to stop
+        ended.__cause__ = _exception_of(ending)  # what the action made of being asked to stop
     elif ending.traceback:
-        error.__cause__ = RemoteTraceback(ending.traceback)
-    return None, error
+        ended.__cause__ = RemoteTraceback(ending.traceback)
+    return None, ended
+
+
+def _explain_keyword(error: TypeError) -> None:
+    """Where the action itself refused a keyword that is one of our options: say where options belong."""
+    message, _, name = str(error).partition(" got an unexpected keyword argument ")
+    name = name.strip("'")
+    if message and name in CALL_OPTIONS:
+        error.add_note(
+            f"submit(fn, ..., {name}=...) passes {name} to the function; as an option of the call it is "
+            f"executor.options({name}=...).submit(fn, ...)"
+        )
 
 
 def _notes_about(ending: Ending) -> Iterator[str]:

@@ -40,7 +40,7 @@ def pack_result(result: Any) -> bytes:
 
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
-                "return plain data, or something that pickle can take apart",
+                f"{_advice(result)}",
                 type_name=type(result).__qualname__,
             ) from error
     if foreign:
@@ -55,6 +55,12 @@ def pack_result(result: Any) -> bytes:
                 type_name=type(result).__qualname__,
             ) from error
     return data
+
+
+def _advice(result: Any) -> str:
+    if type(result).__name__ in ("generator", "async_generator"):
+        return "a generator cannot leave its process: return list(...) of it"
+    return "return plain data, or something that pickle can take apart"
 
 
 class _Watcher(pickle.Pickler):

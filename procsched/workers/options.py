@@ -10,7 +10,7 @@ from procsched.workers import packing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
 
@@ -45,21 +45,34 @@ class PoolOptions:
     ) -> None:
         if initializer is not None and not callable(initializer):
             kind = type(initializer).__name__
-            raise ValidationError(f"initializer must be callable, not {kind} {initializer!r}")
+            raise ValidationError(
+                f"initializer must be callable, not {kind} {initializer!r}: pass the function itself, without ()"
+            )
+        if not isinstance(initargs, (tuple, list)):
+            kind = type(initargs).__name__
+            raise ValidationError(
+                f"initargs must be a tuple or a list, not {kind} {initargs!r}: write (value,)"
+            )
         self.initializer = None if initializer is None else packing.pack(initializer, tuple(initargs), {})
-        if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+        if not isinstance(preload, (tuple, list, set, frozenset)) or not all(
+            isinstance(name, str) for name in preload
+        ):
             raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
         self.preload = tuple(preload)
         self.max_runs = at_least_one("max_runs_per_worker", max_runs_per_worker, optional=True)
         self.max_rss = at_least_one("max_rss_per_worker", max_rss_per_worker, optional=True)
         self.env = None if env is None else _environment(env)
+        if cwd is not None and not isinstance(cwd, (str, os.PathLike)):
+            raise ValidationError(f"cwd must be a path, not {type(cwd).__name__} {cwd!r}")
         self.cwd = None if cwd is None else os.path.abspath(os.fspath(cwd))
         if self.cwd is not None and not os.path.isdir(self.cwd):
             raise ValidationError(f"cwd must be a directory: {self.cwd!r} is none")
         if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
             raise ValidationError(f"nice must be a whole number from 0 to 19, not {nice!r}")
         self.nice = nice
-        self.capture_output = bool(capture_output)
+        if not isinstance(capture_output, bool):
+            raise ValidationError(f"capture_output must be True or False, not {capture_output!r}")
+        self.capture_output = capture_output
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
 
 
@@ -77,7 +90,20 @@ POOL_OPTIONS = (
 )
 
 
-def check_names(given: Mapping[str, Any], known: Sequence[str]) -> None:
+# What the same is called elsewhere: in the standard library, in other pools, in another part of procsched.
+_SYNONYMS = (
+    ("max_workers", "workers", "processes", "n_workers", "n_jobs", "num_workers"),
+    ("max_tasks_per_child", "max_runs_per_worker", "maxtasksperchild", "max_tasks", "worker_lifespan"),
+    ("retry", "retries", "max_retries", "max_attempts"),
+    ("timeout", "time_limit", "task_timeout", "max_seconds"),
+)
+_ADVICE = {
+    "mp_context": "leave it out: workers always come from a clean process of procsched's own; ",
+    "context": "leave it out: workers always come from a clean process of procsched's own; ",
+}
+
+
+def check_names(given: Iterable[str], known: Sequence[str]) -> None:
     """Refuse options that nobody has, with the nearest that somebody has.
 
     Raises:
@@ -85,11 +111,20 @@ def check_names(given: Mapping[str, Any], known: Sequence[str]) -> None:
     """
     for name in given:
         if name not in known:
-            import difflib
+            raise ValidationError(
+                f"unknown option {name!r}; {_advice(name, known)}known are {', '.join(sorted(known))}"
+            )
 
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValidationError(f"unknown option {name!r}; {hint}known are {', '.join(sorted(known))}")
+
+def _advice(name: str, known: Sequence[str]) -> str:
+    if name in _ADVICE:
+        return _ADVICE[name]
+    same = [each for names in _SYNONYMS if name in names for each in names if each in known]
+    if not same:
+        import difflib
+
+        same = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {same[0]!r}? " if same else ""
 
 
 def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int | None:
@@ -106,6 +141,10 @@ def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    if not hasattr(env, "items"):
+        raise ValidationError(
+            f"env must be a mapping of texts to texts, or None, not {type(env).__name__} {env!r}"
+        )
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValidationError(f"env must map texts to texts, not {name!r} to {value!r}")
