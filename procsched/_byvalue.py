@@ -23,12 +23,23 @@ def dumps(value: object) -> bytes:
     Raises:
         Exception: whatever cloudpickle or the object's own reduction raises.
     """
+    buffer = io.BytesIO()
+    dump(value, buffer)
+    return buffer.getvalue()
+
+
+def dump(value: object, file: Any, take: Any = None) -> Any:
+    """Pickle `value` into `file`, with `take` as the callback for buffers (PEP 574); return the pickler.
+
+    Raises:
+        Exception: as `dumps` does.
+    """
     global _pickler
     if _pickler is None:
         _pickler = _make_pickler()
-    buffer = io.BytesIO()
-    _pickler(buffer, 5).dump(value)
-    return buffer.getvalue()
+    pickler = _pickler(file, 5, take)
+    pickler.dump(value)
+    return pickler
 
 
 @functools.lru_cache

@@ -358,6 +358,7 @@ class Core:
     def close_call(self, item: _Item) -> None:
         """A call has ended for good."""
         item.state = _State.OVER
+        item.payload = b""  # a large one holds memory and a descriptor, whoever still has the item
         item.future._close()
         with self.lock:
             self.open -= 1

@@ -188,6 +188,8 @@ class ProcessFuture(Future["R"]):
                 opened = None, error
             loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
+            if ending.outcome is Outcome.SUCCEEDED and loaded[1] is None:
+                ending.result = loaded[0]  # for the record: the result is kept once, and not its pickle as well
             self._ending = None
 
     @property

@@ -256,8 +256,9 @@ async def clean_up_async(path: str) -> NoReturn:
 
 
 def answer_that_nobody_reads(path: str) -> bytes:
-    """Return more than a socket holds: where the parent is stuck, the writing is too."""
+    """Return more than a socket holds: where the parent is stuck, the writing is too. Without a memfd it has to."""
     support.tell(path, os.getpid())
+    os.environ["PROCSCHED_WITHOUT"] = "memfd"
     return b"x" * (20 << 20)
 
 

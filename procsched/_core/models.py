@@ -219,6 +219,9 @@ class Task:
         return hash((Task, self.id))
 
 
+_PICKLES = frozenset({bytes, bytearray, memoryview})
+
+
 class Sealed:
     """A pickled value that is opened in the thread that asks for it, and never before.
 
@@ -227,8 +230,8 @@ class Sealed:
 
     __slots__ = ("data",)
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self.data = data
+    def __init__(self, data: Any) -> None:
+        self.data = data  # a pickle; or something that has a length and can `load` itself
 
     def open(self) -> Any:
         """Return the value.
@@ -237,7 +240,8 @@ class Sealed:
             RemoteError: it cannot be loaded in this process; the message says why.
         """
         try:
-            return pickle.loads(self.data)
+            data = self.data
+            return pickle.loads(data) if type(data) in _PICKLES else data.load()
         except BaseException as error:
             if not isinstance(error, Exception):
                 raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         second: float
         third: int
         meta: bytes
-        payload: bytes | bytearray
+        payload: Any  # bytes; the pool puts an object in its place where it is a parcel
 else:
     from collections import namedtuple
 
@@ -59,6 +59,11 @@ AHEAD = 2  # the call is to be begun only with a token
 # Flags of DONE and RAISED.
 DIRTY = 1  # the run left something behind: meta says what, and the worker is not used again
 SOFT = 2  # the exception that left the action is the soft timeout's own
+
+# Flags of CALL and DONE: the payload is no pickle but a parcel, see `_parcels.py`.
+APART = 4  # ... whose descriptor was sent through the other socket; the payload is empty
+WHOLE = 8  # ... as it is
+PARCEL = APART | WHOLE
 
 TOKEN = Struct("<Q")  # what allows a worker to begin a call that was sent AHEAD: its number, through a pipe
 FACTS = Struct("<dQ")  # CPU seconds or -1, peak rss in bytes or 0

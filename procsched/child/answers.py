@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import _pickle as pickle
-import io
+import functools
 
-from procsched import _byvalue
+from procsched import _byvalue, _parcels
 from procsched._core import failures
 from procsched._core.failures import describe
 
@@ -16,36 +16,49 @@ if TYPE_CHECKING:
 MOST_BYTES = (
     16 << 20
 )  # of one pickled exception: what it holds is to tell what happened, and is kept with its record
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_SMALL = frozenset({type(None), bool, int, float})
+_TEXTS = frozenset({str, bytes})  # as large as they are long
 
 
-def pack_result(result: Any) -> bytes:
-    """Pickle a result so that the parent can load it.
+def pack_result(result: Any) -> bytes | _parcels.Parcel:
+    """Pickle a result so that the parent can load it; a large one becomes a parcel.
 
     Raises:
         TaskSerializationError: it cannot be pickled, or not be loaded again.
     """
-    if type(result) in _PLAIN:
+    kind = type(result)
+    if kind in _SMALL or (kind in _TEXTS and len(result) < _parcels.LARGE):
         return pickle.dumps(result, 5)
-    try:
-        buffer = io.BytesIO()
-        pickler = _Watcher(buffer, 5)
+    foreign = False
+
+    def dump(sink: _parcels.Sink, take: Any) -> pickle.Pickler:
+        nonlocal foreign
+        pickler = _Watcher(sink, 5, buffer_callback=take)
         pickler.dump(result)
-        data, foreign = buffer.getvalue(), pickler.foreign
+        foreign = pickler.foreign
+        return pickler
+
+    try:
+        data = _parcels.pack(dump)
     except Exception:
+        foreign = True
         try:
-            data, foreign = _byvalue.dumps(result), True
+            data = _parcels.pack(functools.partial(_byvalue.dump, result))
         except Exception as error:
             from procsched.errors import TaskSerializationError
 
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
-                f"{_advice(result)}",
+                "return plain data, or something that pickle can take apart",
                 type_name=type(result).__qualname__,
             ) from error
+    assert data is not None
     if foreign:
         try:
-            pickle.loads(data)
+            if isinstance(data, bytes):
+                pickle.loads(data)
+            else:
+                data.load()
         except Exception as error:
             from procsched.errors import TaskSerializationError
 
@@ -55,12 +68,6 @@ def pack_result(result: Any) -> bytes:
                 type_name=type(result).__qualname__,
             ) from error
     return data
-
-
-def _advice(result: Any) -> str:
-    if type(result).__name__ in ("generator", "async_generator"):
-        return "a generator cannot leave its process: return list(...) of it"
-    return "return plain data, or something that pickle can take apart"
 
 
 class _Watcher(pickle.Pickler):

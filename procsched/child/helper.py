@@ -197,7 +197,7 @@ class Helper:
             _system.die_with_parent(me)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.wakeups.forget()
-            channel_fd, side_fd, token_fd = fds
+            channel_fd, side_fd, token_fd, parcel_fd = fds
             # The descriptors of workers that are to be forked next are no business of this one: it would keep their
             # connections open when they are dead.
             others = [fd for _message, waiting in self.requests for fd in waiting]
@@ -209,6 +209,7 @@ class Helper:
                     "channel_fd": channel_fd,
                     "side_fd": side_fd,
                     "token_fd": token_fd,
+                    "parcel_fd": parcel_fd,
                     "page_fd": self.page_fd,
                     "options": options,
                 }

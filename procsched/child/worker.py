@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _pickle as pickle
 import _signal as signal  # type: ignore[import-not-found]
+import _socket as socket
 import _thread
 import errno
 import faulthandler
@@ -22,7 +23,7 @@ import resource
 import sys
 import time
 
-from procsched import _system
+from procsched import _parcels, _system
 from procsched._core import wire
 from procsched.child import current
 from procsched.child.answers import pack_failure, pack_result
@@ -63,10 +64,11 @@ _TIMERS = tuple(
 class Worker:
     """State of a worker process."""
 
-    def __init__(self, channel_fd: int, side_fd: int, token_fd: int, page: mmap.mmap) -> None:
+    def __init__(self, channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page: mmap.mmap) -> None:
         self.channel = Channel(channel_fd)
         self.side_fd = side_fd
         self.token_fd = token_fd
+        self.parcels = socket.socket(fileno=parcel_fd)
         self.token = 0  # the last one that we took: the number of a call
         self.page = memoryview(page).cast("Q")
         self.times = memoryview(page).cast("d")  # the same memory
@@ -76,6 +78,7 @@ class Worker:
         self.armed = False  # whether an asking signal may raise: only while user code runs
         self.raised: BaseException | None = None  # the soft timeout that was raised in this run
         self.cancel: Callable[[], object] | None = None  # how to stop an `async def` action
+        self.outgoing: _parcels.Parcel | None = None  # the result that is to be sent
         self.timer = _system.open_kernel_timer()
         self.backstop = False  # whether the timer is armed
         self.home = -1  # descriptor of the working directory
@@ -204,6 +207,8 @@ class Worker:
     def run(self, frame: wire.Frame) -> bool:
         """Run one call and answer it; return whether it left nothing behind."""
         parts, clean = self.perform(frame)
+        if self.outgoing is not None:
+            self.send_parcel(frame.number)
         self.channel.write(parts, self.disarm if self.backstop else None)
         self.page[ANSWERED] = frame.number
         return clean
@@ -268,14 +273,18 @@ class Worker:
     def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
         """Load the call, run it, and return its answer as kind, flags and payload."""
         stage = "load"
-        data = b""
+        data: bytes | _parcels.Parcel = b""
         failure: BaseException | None = None
         try:
             try:
                 self.times[STARTED_AT] = self.began
                 self.page[STARTED] = self.number = frame.number
+                parcel = self.receive_parcel(frame) if frame.flags & wire.PARCEL else None
                 self.armed = True
-                function, args, kwargs = pickle.loads(frame.payload)
+                function, args, kwargs = (
+                    pickle.loads(frame.payload) if parcel is None else _parcels.load(parcel)
+                )
+                parcel = None  # only what was made of it keeps it alive
                 stage = "run"
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if hasattr(type(result), "__await__"):  # as `await` asks; the object may answer anything
@@ -298,13 +307,31 @@ class Worker:
             except BaseException:  # what a timer of the run raises now belongs to nobody
                 continue
         if failure is None:
-            return wire.DONE, 0, data
+            if type(data) is bytes:
+                return wire.DONE, 0, data
+            assert isinstance(data, _parcels.Parcel)
+            if data.fd < 0:
+                return wire.DONE, wire.WHOLE, data.data
+            self.outgoing = data
+            return wire.DONE, wire.APART, b""
         if failure.__traceback__ is not None:
             failure.__traceback__ = failure.__traceback__.tb_next  # without this frame
         flags = 0
         if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
             flags |= wire.SOFT
         return wire.RAISED, flags, pack_failure(failure, stage)
+
+    def receive_parcel(self, frame: wire.Frame) -> Any:
+        """Return the memory that a large call came in."""
+        if frame.flags & wire.WHOLE:
+            return frame.payload
+        return _parcels.open_memory(_parcels.receive(self.parcels, frame.number))[0]
+
+    def send_parcel(self, number: int) -> None:
+        """Send the descriptor of a large result, before the answer that says so."""
+        parcel, self.outgoing = self.outgoing, None
+        assert parcel is not None
+        _parcels.send(self.parcels, number, parcel.fd)
 
     def run_coroutine(self, coroutine: Any) -> Any:
         """Run an awaitable that the action returned in an event loop of its own."""
@@ -421,7 +448,9 @@ def flush_streams() -> None:
             continue
 
 
-def run_worker(channel_fd: int, side_fd: int, token_fd: int, page_fd: int, options: dict[str, Any]) -> None:
+def run_worker(
+    channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page_fd: int, options: dict[str, Any]
+) -> None:
     """Be a worker. Returns never."""
     try:
         os.setsid()
@@ -430,8 +459,8 @@ def run_worker(channel_fd: int, side_fd: int, token_fd: int, page_fd: int, optio
     _system.become_subreaper()
     page = mmap.mmap(page_fd, PAGE_SIZE, offset=options["page"] * PAGE_SIZE)
     os.close(page_fd)
-    fds = [_out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd)]
-    worker = Worker(fds[0], fds[1], fds[2], page)
+    fds = [_out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
+    worker = Worker(fds[0], fds[1], fds[2], fds[3], page)
     os.register_at_fork(after_in_child=lambda: _forget(worker))
     code = 1
     try:
@@ -478,6 +507,7 @@ def _forget(worker: Worker) -> None:
         except OSError:
             continue
     worker.channel.fd = worker.token_fd = -1
+    worker.parcels.close()
 
 
 def _leave(code: int) -> None:

@@ -162,22 +162,28 @@ class Fleet(Alarm):
             with theirs:
                 side_read, side_write = os.pipe()
                 undo.callback(os.close, side_read)
+                their_parcels = None
                 try:
+                    parcels, their_parcels = socket.socketpair(type=socket.SOCK_DGRAM)
+                    undo.callback(parcels.close)
                     ours.setblocking(False)
+                    parcels.setblocking(False)
                     os.set_blocking(side_read, False)
                     self._numbers += 1
                     page = self._free_pages.pop()
                     undo.callback(self._free_pages.append, page)
                     tokens = Tokens()
                     undo.callback(tokens.close)
-                    worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page)
+                    worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page, parcels)
                     undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
-                    fds = (theirs.fileno(), side_write, tokens.reader)
+                    fds = (theirs.fileno(), side_write, tokens.reader, their_parcels.fileno())
                     self._launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:
                     os.close(side_write)
+                    if their_parcels is not None:
+                        their_parcels.close()
             undo.pop_all()
         with self.pool.lock:
             self.workers[worker.number] = worker

@@ -6,7 +6,7 @@ import os
 
 from procsched._core.models import finite_seconds
 from procsched.errors import ValidationError
-from procsched.workers import packing
+from procsched.workers import managed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class PoolOptions:
             raise ValidationError(
                 f"initargs must be a tuple or a list, not {kind} {initargs!r}: write (value,)"
             )
-        self.initializer = None if initializer is None else packing.pack(initializer, tuple(initargs), {})
+        self.initializer = (
+            None if initializer is None else managed.pack(initializer, tuple(initargs), {}, apart=False)
+        )
         if not isinstance(preload, (tuple, list, set, frozenset)) or not all(
             isinstance(name, str) for name in preload
         ):

@@ -2,43 +2,96 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
+import types
 
-from procsched import _byvalue
+from procsched import _byvalue, _parcels
 from procsched.errors import TaskSerializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 _DEPTH = 12  # how deep to look for what cannot be pickled
 _LOOKS = 2000  # how many objects to look at
+# A call of values whose types are among these is small, or as large as they are long, which is soon seen.
+_SMALL = frozenset({type(None), bool, int, float, complex, type})
+_TEXTS = frozenset({str, bytes})
+_LISTS = frozenset({list, tuple, set, frozenset})
+_FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, type})
+_FEW = 10  # items that are looked at
 
 
-def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def pack(
+    action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, apart: bool = True
+) -> bytes | _parcels.Parcel:
     """Pickle a call so that a worker can load it.
 
     Plain pickle where it serves, which is quick; cloudpickle for what lives in the main script, a closure, a lambda
     or a module registered with `cloudpickle.register_pickle_by_value`, because a worker never runs the user's script.
 
+    Args:
+        apart: whether a large call may be made a parcel.
     Raises:
         TaskSerializationError: something cannot be pickled; says what, and where it hangs.
     """
     call = (action, args, kwargs)
     if "cloudpickle" not in sys.modules or not _registered_by_value():
+        data: bytes | _parcels.Parcel | None = None
         try:
-            data = pickle.dumps(call, 5)
+            if not apart or (
+                type(action) in _FUNCTIONS
+                and (not args or _is_small(args))
+                and (not kwargs or _is_small(kwargs.values()))
+            ):
+                data = pickle.dumps(call, 5)
+                if b"_main__" in data:  # `__main__`, and `__mp_main__` in a child of multiprocessing
+                    data = None
+            else:
+                data = _parcels.pack(_plain(call), check=_is_importable, limited=True)
         except Exception:
-            data = b""
+            data = None
         # By reference into the main script would be found here, and nowhere in the worker.
-        if data and b"_main__" not in data:  # `__main__`, and `__mp_main__` in a child of multiprocessing
+        if data is not None:
             return data
     try:
-        return _byvalue.dumps(call)
+        if not apart:
+            return _byvalue.dumps(call)
+        packed = _parcels.pack(functools.partial(_byvalue.dump, call), limited=True)
+        assert packed is not None
+        return packed
     except Exception as error:
         raise _explain(action, args, kwargs, error) from error
+
+
+def _is_small(values: Iterable[Any], depth: int = 1) -> bool:
+    """Return whether values are small for certain, after no more than a look."""
+    for value in values:
+        kind = type(value)
+        if kind in _SMALL:
+            continue
+        if kind in _TEXTS:
+            if len(value) >= _parcels.LARGE:
+                return False
+        elif kind not in _LISTS or not depth or len(value) > _FEW or not _is_small(value, depth - 1):
+            return False
+    return True
+
+
+def _plain(call: object) -> _parcels.Dump:
+    def dump(sink: _parcels.Sink, take: Any) -> pickle.Pickler:
+        pickler = pickle.Pickler(sink, 5, buffer_callback=take)
+        pickler.dump(call)
+        return pickler
+
+    return dump
+
+
+def _is_importable(sink: _parcels.Sink) -> bool:
+    return not sink.mentions(b"_main__")
 
 
 def _registered_by_value() -> bool:

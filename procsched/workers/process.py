@@ -13,6 +13,7 @@ blocking. Everything else runs on the pool's I/O thread; where it changes what t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -26,6 +27,9 @@ from enum import StrEnum
 from procsched import _system
 from procsched._core import wire
 from procsched._core.models import Outcome
+from procsched._parcels import Arrived, InBand, Lost
+from procsched._parcels import receive as receive_parcel
+from procsched._parcels import send as send_parcel
 from procsched.child.protocol import (
     ANSWERED,
     ASK_NUMBER,
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
+    from procsched._parcels import Parcel
     from procsched.workers.base import Call, Ending
     from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
@@ -111,6 +116,7 @@ class Worker(Alarm):
         "output",
         "page",
         "page_index",
+        "parcels",
         "path",
         "pid",
         "pidfd",
@@ -136,6 +142,7 @@ class Worker(Alarm):
         side: int,
         tokens: Tokens,
         page_index: int,
+        parcels: socket.socket,
     ) -> None:
         super().__init__()
         self.pool = pool
@@ -144,6 +151,7 @@ class Worker(Alarm):
         self.sock = sock
         self.output = Output(side)
         self.tokens = tokens
+        self.parcels = parcels  # what goes beside the frames: the descriptors of parcels
         self.page_index = page_index
         words = slice(page_index * PAGE_WORDS, (page_index + 1) * PAGE_WORDS)
         self.page = fleet.pages[words]
@@ -185,6 +193,8 @@ class Worker(Alarm):
         if call.timeout is not None and self.pool.real_clock:
             backstop = self.hard_at + call.grace + BACKSTOP_MARGIN
         self._refresh_path_locked()
+        if type(call.payload) is not bytes:
+            self._send_parcel_locked(call)
         self.out.extend(
             map(memoryview, self._frame(call, wire.CAPTURE if self.captures(call) else 0, backstop))
         )
@@ -335,7 +345,33 @@ class Worker(Alarm):
             name = f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass")
         timeout = -1.0 if call.timeout is None else call.timeout
         numbers = call.run << 32 | call.attempt
-        return wire.encode(wire.CALL, call.number, call.payload, flags, backstop, timeout, numbers, name)
+        payload = call.payload
+        if type(payload) is not bytes:
+            flags |= wire.WHOLE if payload.fd < 0 else wire.APART
+            payload = payload.data
+        return wire.encode(wire.CALL, call.number, payload, flags, backstop, timeout, numbers, name)
+
+    def _send_parcel_locked(self, call: Call) -> None:
+        """Send the descriptor of a large call ahead of its frame. Where it cannot go, loading says so in the worker."""
+        parcel: Parcel = call.payload
+        if parcel.fd >= 0:
+            with contextlib.suppress(OSError):
+                send_parcel(self.parcels, call.number, parcel.fd)
+
+    def _with_parcel(self, frame: wire.Frame) -> wire.Frame:
+        """Return the answer with a large result as its payload, whose memory is in nobody else's hands then.
+
+        Raises:
+            WireError: it could be taken away while it is read.
+        """
+        if frame.flags & wire.WHOLE:
+            return frame._replace(payload=InBand(frame.payload))
+        try:
+            return frame._replace(payload=Arrived(receive_parcel(self.parcels, frame.number)))
+        except OSError as error:
+            return frame._replace(payload=Lost(error))
+        except ValueError as error:
+            raise wire.WireError(str(error)) from error
 
     def send_start(self, payload: bytes) -> None:
         """Send the first frame."""
@@ -421,6 +457,8 @@ class Worker(Alarm):
         answers: list[wire.Frame] = []
         for frame in frames:
             if frame.kind in (wire.DONE, wire.RAISED):
+                if frame.flags & wire.PARCEL:
+                    frame = self._with_parcel(frame)
                 answers.append(frame)
                 continue
             if answers:
@@ -694,6 +732,7 @@ class Worker(Alarm):
                 loop.forget(fd)
         self.sock.close()
         self.tokens.close()
+        self.parcels.close()
         for fd in (self.output.fd, self.pidfd):
             if fd is not None:
                 os.close(fd)
