@@ -189,7 +189,8 @@ class ProcessFuture(Future["R"]):
             loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
             if ending.outcome is Outcome.SUCCEEDED and loaded[1] is None:
-                ending.result = loaded[0]  # for the record: the result is kept once, and not its pickle as well
+                # For the record: the result is kept once, and not its pickle as well.
+                ending.result = loaded[0]
             self._ending = None
 
     @property

@@ -23,7 +23,13 @@ PACKAGE = Path(procsched.__file__).parent
 # holds for everything in it; the longest row that fits decides) and what it may import of procsched,
 # in the same way. Every part may import itself.
 
-BOTTOM = {"procsched.errors", "procsched._system", "procsched._timerfd", "procsched._byvalue", "procsched._parcels"}
+BOTTOM = {
+    "procsched.errors",
+    "procsched._system",
+    "procsched._timerfd",
+    "procsched._byvalue",
+    "procsched._parcels",
+}
 VOCABULARY = {"procsched.errors", "procsched._core.frozen", "procsched._core.models", "procsched.protocols"}
 CORE = VOCABULARY | {"procsched._core", "procsched.schedules"}
 EDGES = CORE | BOTTOM | {"procsched.clock"}
