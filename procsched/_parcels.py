@@ -44,15 +44,13 @@ _SLOW = 1 << 24  # bytes whose release takes so long (a third of a millisecond e
 _MOST_HELD = 4  # one in so many of the descriptors that this process may have is used for calls that wait
 _ALIGNMENT = 64
 _MFD_NOEXEC_SEAL = 8  # linux/memfd.h, since Linux 6.3
-_MAP_FIXED = 0x10  # linux/mman.h
-_MADV_HUGEPAGE = 14
 
 HEAD = Struct("<QQQ")  # magic, bytes of the pickle, number of buffers
 PLACE = Struct("<QQ")  # offset and bytes of a buffer
 MAGIC = 0x6C65637261705350
 NUMBER = Struct("<Q")  # what is sent with a descriptor: the number of the call
 
-_held: set[int] = set()  # the descriptors of parcels that this process has made and that still live
+_held: set[int] = set()  # the descriptors of the parcels that may have to wait, of this process
 
 
 class Sink:
@@ -112,9 +110,13 @@ class Parcel:
 
     def __del__(self) -> None:
         fd, self.fd = self.fd, -1
-        if fd >= 0:
+        if fd in _held:
             _held.discard(fd)
             _apart(self.size, lambda: os.close(fd))
+        elif fd >= 0:
+            os.close(
+                fd
+            )  # in a worker, where the parent has it by now, and a thread would look like one of the run
 
 
 def pack(
@@ -163,6 +165,8 @@ def _pack(pieces: list[bytes | memoryview], buffers: list[memoryview], limited: 
     parts.insert(0, HEAD.pack(MAGIC, length, len(buffers)) + b"".join(places))
     parcel = Parcel(end)
     if not (limited and len(_held) >= _most_held()) and _fill(parcel, parts):
+        if limited:
+            _held.add(parcel.fd)
         return parcel
     if not buffers:
         return b"".join(pieces)
@@ -196,7 +200,6 @@ def _fill(parcel: Parcel, parts: list[bytes | memoryview]) -> bool:
             os.close(parcel.fd)
             parcel.fd = -1
         return False
-    _held.add(parcel.fd)
     return True
 
 
@@ -233,7 +236,10 @@ def receive(sock: socket, number: int) -> int:
 
     flags = getattr(_socket, "MSG_CMSG_CLOEXEC", 0) | _socket.MSG_DONTWAIT
     while True:
-        data, ancillary, _flags, _address = sock.recvmsg(NUMBER.size, _socket.CMSG_SPACE(4), flags)
+        try:
+            data, ancillary, _flags, _address = sock.recvmsg(NUMBER.size, _socket.CMSG_SPACE(4), flags)
+        except BlockingIOError as error:
+            raise OSError(errno.ENOBUFS, "the descriptor of its memory could not be sent") from error
         fd = -1
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS and len(payload) >= 4:
@@ -272,17 +278,9 @@ def _map(fd: int, size: int) -> mmap.mmap:
     access = mmap.PROT_READ | mmap.PROT_WRITE
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=access, trackfd=False)
-    try:
-        import ctypes
-
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access)
-        address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
-        map_over = _system.libc().mmap
-        flags = mmap.MAP_PRIVATE | _MAP_FIXED
-        if map_over(address, ctypes.c_size_t(size), access, flags, fd, ctypes.c_long(0)) != -1:
-            return memory
-    except (ImportError, AttributeError, OSError):
-        pass
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access)
+    if _system.map_over(memory, fd, access):
+        return memory
     return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=access)
 
 
@@ -419,21 +417,9 @@ class _Reader:
 
 
 def _spread(target: memoryview) -> None:
-    """Have new memory that is about to be filled made of huge pages, where the system allows it (madvise(2)).
-
-    It takes half the time. No more than advice: what is in the way is no error.
-    """
-    if len(target) < _HUGE or sys.platform != "linux":
-        return
-    try:
-        import ctypes
-
-        start = ctypes.addressof(ctypes.c_char.from_buffer(target))
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = (start + len(target) - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        _system.libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _MADV_HUGEPAGE)
-    except (ImportError, AttributeError, OSError):
-        return
+    """Have new memory that is about to be filled made of huge pages, where there are some: it takes half the time."""
+    if len(target) >= _HUGE:
+        _system.advise_huge_pages(target)
 
 
 def _apart(size: int, *releases: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ in `FEATURES`, switches features off, so that the tests can run the paths that o
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import mmap
 import os
 import sys
 import time
@@ -21,8 +22,11 @@ FEATURES = ("fork", "pidfd", "subreaper", "timerfd", "kernel_timer", "memfd", "e
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_TIMERSLACK = 29
 PR_SET_CHILD_SUBREAPER = 36
+MAP_FIXED = 0x10  # linux/mman.h
+MADV_HUGEPAGE = 14
 
 _loaded_libc: Any = None
+_types: dict[str, Any] = {}
 
 
 def offers(feature: str) -> bool:
@@ -87,6 +91,51 @@ def libc() -> Any:
     if _loaded_libc is None:
         _loaded_libc = Library(None)
     return _loaded_libc
+
+
+def _simple(code: str) -> Any:
+    """Return the ctypes class for one C type, by the code that ctypes has for it."""
+    made = _types.get(code)
+    if made is None:
+        import _ctypes
+
+        made = _types[code] = type("Simple", (_ctypes._SimpleCData,), {"_type_": code})
+    return made
+
+
+def _address(memory: object) -> int:
+    """Return the address of a buffer that may be written into."""
+    import _ctypes
+
+    return int(_ctypes.addressof(_simple("c").from_buffer(memory)))
+
+
+def map_over(memory: mmap.mmap, fd: int, access: int) -> bool:
+    """Map a descriptor privately in the place of an anonymous mapping (mmap(2), MAP_FIXED); return whether it went.
+
+    A mapping that Python makes of a descriptor keeps a duplicate of that (before Python 3.13).
+    """
+    try:
+        pointer, size, offset = _simple("P"), _simple("L"), _simple("l")
+        where = pointer(_address(memory))
+        flags = mmap.MAP_PRIVATE | MAP_FIXED
+        return bool(libc().mmap(where, size(len(memory)), access, flags, fd, offset(0)) != -1)
+    except (AttributeError, ImportError, OSError):
+        return False
+
+
+def advise_huge_pages(target: memoryview) -> None:
+    """Have new memory made of huge pages where the system leaves that to advice (madvise(2)); else do nothing."""
+    if sys.platform != "linux":
+        return
+    try:
+        start = _address(target)
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (start + len(target) - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        pointer, length = _simple("P"), _simple("L")
+        libc().madvise(pointer(first), length(size), MADV_HUGEPAGE)
+    except (AttributeError, ImportError, OSError):
+        return
 
 
 def prctl(option: int, argument: int) -> bool:

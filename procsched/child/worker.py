@@ -248,6 +248,8 @@ class Worker:
         asked = end - began >= WORTH_ASKING
         cpu, peak = self.usage() if asked else (-1.0, 0)
         dirty = self.tidy(end - began)
+        if flags & wire.SOFT:
+            dirty.append("what the soft limit interrupted")
         if asked and self.settings() != self.base:
             dirty.append("settings of the process")
         facts = b""
@@ -324,7 +326,8 @@ class Worker:
     def receive_parcel(self, frame: wire.Frame) -> Any:
         """Return the memory that a large call came in."""
         if frame.flags & wire.WHOLE:
-            return frame.payload
+            data = frame.payload
+            return data if type(data) is bytearray else bytearray(data)  # arrays are to be written into
         return _parcels.open_memory(_parcels.receive(self.parcels, frame.number))[0]
 
     def send_parcel(self, number: int) -> None:
