@@ -437,6 +437,10 @@ class Core:
             self.refused = self.refused or AFTER_SHUTDOWN
             self.killing = self.killing or kill
             items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
+            if items and not kill:
+                # A call for which a worker is free, though it may be starting yet, counts as one that has started.
+                free = max(0, self.pool.size - self.pool.running)
+                items = [item for item in items if item.state is _State.WAITING][free:]
             if cancel or kill:
                 items += self.resting
             idle = self.open == 0 and not self.finishing

@@ -5,12 +5,11 @@ What happens to a call is in `calls.py`, which has the drawing.
 
 from __future__ import annotations
 
-import collections
-import time
 import weakref
 from concurrent.futures import Executor
 
-from procsched._core.models import NO_RETRY, Priority, RetryPolicy, finite_seconds
+from procsched import mapping
+from procsched._core.models import NO_RETRY, Priority, RetryPolicy
 from procsched.calls import UNSET, Core, Options
 from procsched.errors import ValidationError
 
@@ -18,15 +17,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Any, Never, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, Self, TypeVar
 
     from procsched.future import ProcessFuture
 
     P = ParamSpec("P")
     R = TypeVar("R")
-
-WINDOW_PER_WORKER = 16  # chunks of a `map` that are ahead of its consumer, unless `buffersize` says otherwise
-LEAST_WINDOW = 256
 
 
 class ProcessExecutor(Executor):
@@ -106,18 +102,30 @@ class ProcessExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
         return_exceptions: bool = False,
+        progress: bool | Callable[[int, int | None], object] | None = None,
     ) -> Iterator[R]:
         """Return an iterator over the results of ``fn`` applied to the items, in their order.
 
-        Lazy: at most `buffersize` chunks (or a window that suits the number of workers) are ahead of the consumer.
+        As in the standard library all items are sent at once, and run also if nobody takes the results, unless
+        `buffersize` is given. Leaving the iterator early cancels what has not ended, running calls too.
 
         Args:
             timeout: seconds from this call after which waiting for a result raises TimeoutError. A limit for each
                 item is `options(timeout=...)`.
             chunksize: items sent together. They are one attempt, unless there is a limit or a retry for each item,
-                or `return_exceptions`: then each item is.
-            buffersize: chunks sent ahead of the consumer.
+                or `return_exceptions`: then each item is, and keeps its outcome whatever becomes of the others.
+            buffersize: chunks sent ahead of the consumer; the iterables are then read as results are taken, and may
+                be endless.
             return_exceptions: yield an item's exception in its place instead of raising it.
+            progress: called with (done, total) whenever a chunk has ended, in whatever order they do; total is None
+                while it is not known. It runs in the thread that takes the results, while it waits for one, and
+                what it raises comes out there. True draws a bar on standard error if that is a terminal; it needs
+                ``procsched[progress]``.
+        Raises:
+            ValidationError: naming the parameter; for ``progress=True`` also where tqdm is not installed.
+            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor; from the
+                iterator as well, where it has more to send.
+        Thread safety: the iterator is for one thread at a time.
         """
         return self.options().map(
             fn,
@@ -126,7 +134,27 @@ class ProcessExecutor(Executor):
             chunksize=chunksize,
             buffersize=buffersize,
             return_exceptions=return_exceptions,
+            progress=progress,
         )
+
+    async def run(
+        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
+    ) -> R:
+        """Return ``fn(*args, **kwargs)``, called in a worker, without blocking the event loop or any thread.
+
+        Cancelling the task that awaits this ends the call, with everything it started.
+
+        Args:
+            timeout: seconds after which the call is ended, None for no limit; the executor's own by default. For a
+                function that takes a `timeout` itself, use ``functools.partial``.
+        Raises:
+            TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
+            concurrent.futures.CancelledError: it was withdrawn before it started, by a shutdown.
+            Exception: what `fn` raised.
+            SchedulerStateError: after a shutdown.
+        Thread safety: call from any event loop.
+        """
+        return await ExecutorView(self, self._options).run(fn, *args, timeout=timeout, **kwargs)
 
     def options(
         self,
@@ -141,7 +169,7 @@ class ProcessExecutor(Executor):
         capture_output: bool = UNSET,
         **unknown: Never,
     ) -> ExecutorView:
-        """Return a view of this executor whose `submit` and `map` use these settings; None means no limit.
+        """Return a view of this executor whose `submit`, `map` and `run` use these settings; None means no limit.
 
         Raises:
             ValidationError: naming the option.
@@ -162,8 +190,8 @@ class ProcessExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait` return when all have ended and no process is left.
 
-        With `cancel_futures` calls that have not started are cancelled. Without `wait` the calls go on and the
-        executor ends after the last.
+        With `cancel_futures` calls that have not started are cancelled; those for which a worker is free, or about
+        to be ready, count as started. Without `wait` the calls go on and the executor ends after the last.
         """
         self._core.shutdown(wait=wait, cancel=cancel_futures)
 
@@ -188,6 +216,20 @@ class ProcessExecutor(Executor):
             self.shutdown(wait=True)
         return None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        """As `__exit__`, while the event loop goes on."""
+        from procsched import aio
+
+        await aio.leave(self._core, kill=exc_type is not None and not issubclass(exc_type, Exception))
+
     def __repr__(self) -> str:
         return f"<ProcessExecutor of {self._core.pool.size} workers, {self._core.open} calls open>"
 
@@ -211,72 +253,28 @@ class ExecutorView:
         chunksize: int = 1,
         buffersize: int | None = None,
         return_exceptions: bool = False,
+        progress: bool | Callable[[int, int | None], object] | None = None,
     ) -> Iterator[R]:
         """Map with the view's settings: see `ProcessExecutor.map`."""
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise ValidationError(f"chunksize must be a whole number of at least 1, not {chunksize!r}")
-        if buffersize is not None and (
-            isinstance(buffersize, bool) or not isinstance(buffersize, int) or buffersize < 1
-        ):
-            raise ValidationError(
-                f"buffersize must be a whole number of at least 1 or None, not {buffersize!r}"
-            )
-        end = None if timeout is None else time.monotonic() + finite_seconds("timeout", timeout)
-        self._executor._core.check_open()
-        window = buffersize or max(LEAST_WINDOW, WINDOW_PER_WORKER * self._executor._core.pool.size)
-        items = zip(*iterables, strict=False)
-        one_by_one = chunksize == 1 or return_exceptions or self._options.per_item
-        sent: collections.deque[ProcessFuture[Any]] = collections.deque()
+        return mapping.start(
+            self._executor._core,
+            self._options,
+            fn,
+            iterables,
+            self._executor,
+            timeout=timeout,
+            chunksize=chunksize,
+            buffersize=buffersize,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        )
 
-        def send() -> bool:
-            if one_by_one:
-                for args in items:
-                    sent.append(self.submit(fn, *args))
-                    return True
-                return False
-            chunk = [args for _, args in zip(range(chunksize), items, strict=False)]
-            if chunk:
-                sent.append(self.submit(_run_chunk, fn, chunk))
-            return bool(chunk)
+    async def run(
+        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
+    ) -> R:
+        """Run a call with the view's settings: see `ProcessExecutor.run`."""
+        from procsched import aio  # here, for it imports asyncio
 
-        while len(sent) < window and send():
-            pass
-        return _results(sent, send, end, chunked=not one_by_one, return_exceptions=return_exceptions)
-
-
-def _run_chunk(fn: Callable[..., Any], chunk: list[tuple[Any, ...]]) -> list[Any]:
-    return [fn(*args) for args in chunk]
-
-
-def _results(
-    sent: collections.deque[ProcessFuture[Any]],
-    send: Callable[[], bool],
-    end: float | None,
-    *,
-    chunked: bool,
-    return_exceptions: bool,
-) -> Iterator[Any]:
-    """Yield results in order, sending one chunk for each that was taken; cancel the rest when left early."""
-    try:
-        while sent:
-            future = sent.popleft()
-            try:
-                left = None if end is None else end - time.monotonic()
-                if return_exceptions:
-                    error = future.exception(left)
-                    value: Any = future.result() if error is None else error
-                else:
-                    value = future.result(left)
-            except BaseException:
-                future.cancel()
-                raise
-            del future
-            send()
-            if chunked:
-                yield from value
-            else:
-                yield value
-            del value
-    finally:
-        for future in sent:
-            future.cancel()
+        options = self._options if timeout is UNSET else self._options.replace(timeout=timeout)
+        result: R = await aio.run(self._executor._core, options, fn, args, kwargs)
+        return result

@@ -193,6 +193,11 @@ class ProcessFuture(Future["R"]):
                 ending.result = loaded[0]
             self._ending = None
 
+    def _let_go(self) -> None:
+        """Forget a result that was taken by the only one who will ask: the pool may hold the future a moment longer."""
+        self._result = None
+        self.__dict__.pop("_loaded", None)
+
     @property
     def record(self) -> ExecutionRecord | None:
         """The `ExecutionRecord` of the last attempt that ended, or None so far."""

@@ -63,11 +63,16 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY | {"procsched.outcomes", "procsched.workers.base"},
     "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
+    "procsched.progress": {"procsched.errors"},
+    "procsched.mapping": EDGES | {"procsched.calls", "procsched.future", "procsched.progress"},
+    "procsched.aio": {"procsched.calls", "procsched.future"},
     "procsched.executor": EDGES
     | {
+        "procsched.aio",
         "procsched.calls",
         "procsched.future",
         "procsched.listeners",
+        "procsched.mapping",
         "procsched.workers",
         "procsched.scheduler",
     },
@@ -89,6 +94,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "cronsim": {"procsched.schedules"},
     "psutil": {"procsched._system", "procsched.workers", "procsched.cli"},
     "rich": {"procsched.cli"},
+    "tqdm": {"procsched.progress"},
 }
 
 # The pure part decides and does nothing: these modules would let it do something.
@@ -299,7 +305,7 @@ def test_table_decides(module: str, target: str, for_types: bool, allowed: bool)
 # fmt: off
 NOT_LOADED = {
     "asyncio", "cloudpickle", "cronsim", "ctypes", "dataclasses", "inspect", "logging.handlers",
-    "multiprocessing", "numpy", "psutil", "socket", "subprocess", "zoneinfo",
+    "multiprocessing", "numpy", "psutil", "socket", "subprocess", "tqdm", "zoneinfo",
 }
 # fmt: on
 
