@@ -298,7 +298,10 @@ class Worker(Alarm):
         if state is WorkerState.BUSY:
             pool.busy.append(self)
         elif state is WorkerState.IDLE and not self.dead:
-            pool.idle.append(self)
+            if was is WorkerState.STARTING:
+                pool.idle.insert(0, self)  # the last one is taken first: one that has run something
+            else:
+                pool.idle.append(self)
         pool.running += (state in RUNNING_STATES) - (was in RUNNING_STATES)
 
     def _number_locked(self, call: Call) -> None:
