@@ -32,7 +32,7 @@ from procsched._core.models import Outcome, Sealed, WorkerStats
 from procsched.child.protocol import REASON_KILL
 from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
-from procsched.workers import packing
+from procsched.workers import managed
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.fleet import Fleet
@@ -147,7 +147,8 @@ class ProcessPool:
         Raises:
             TaskSerializationError: something in it cannot be pickled; says what and where.
         """
-        return packing.pack(action, args, kwargs)
+        payload: bytes = managed.pack(action, args, kwargs)
+        return payload
 
     def start(self, source: CallSource, clock: Clock) -> None:
         """Begin to serve `source`: start the I/O thread, the helper and a first worker.
