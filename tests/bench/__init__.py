@@ -4,7 +4,7 @@
     python -m tests.bench                                 # everything; about 50 minutes
     python -m tests.bench --only deadline --rounds 3      # the cases whose name begins with this
     python -m tests.bench --quick --only import           # seconds: shows that the script works, measures nothing
-    python -m tests.bench --json out.json --plot out.png  # --plot needs matplotlib
+    python -m tests.bench --json out.json --plot out.png  # --plot needs '.[plot]'
 
 **How it measures.** Every (case, peer, round) is a fresh process. Peers are interleaved and their order rotates by
 round, so that a busy neighbour hits all of them alike. A figure is the median over the rounds (min-max); a ratio is
@@ -18,6 +18,7 @@ has a ratio, the ratio decides. Times of a kill are held against a *bare loop* (
 descriptor readable, on a small forked child that hangs in the same way), which is what this machine can do at that
 moment. Absolute figures differ between machines, and on a virtual one between two minutes; no test looks at them.
 
-**Files.** `kills.py`, `storms.py`, `idling.py`, `dates.py` and `starting.py` hold the cases; `peers.py` gives the
-pools one face, `actions.py` what they run; `framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
+**Files.** `kills.py`, `storms.py`, `idling.py`, `dates.py`, `starting.py`, `throughput.py`, `latency.py` and
+`footprint.py` hold the cases; `peers.py` and `streams.py` give the pools one face, `actions.py` what they run;
+`framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -30,12 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--peers", nargs="+", metavar="PEER", help="these peers alone")
     parser.add_argument("--rounds", type=int, help="how often each is measured: 5, or 1 with --quick")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where every figure goes")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="where the chart goes; needs matplotlib")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="where the chart goes; needs pip install '.[plot]'"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a few repetitions, to see that everything works"
     )
     parser.add_argument("--list", action="store_true", help="list cases and peers")
     options = parser.parse_args(arguments)
+    if options.plot and importlib.util.find_spec("matplotlib") is None:  # now, and not when all is measured
+        parser.error("--plot needs matplotlib: pip install '.[plot]'")
     known = load_cases()
     if options.list:
         for each in known.values():
@@ -66,12 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     report.write_json(path, cases, results, judgements)
     print(f"\nmedian (min-max) of {rounds} round(s); every figure: {path}")
     if options.plot:
-        try:
-            report.plot(options.plot, cases, results)
-        except ImportError as error:
-            print(f"no chart: {error}; pip install matplotlib", file=sys.stderr)
-        else:
-            print(f"chart: {options.plot}")
+        report.plot(options.plot, cases, results)
+        print(f"chart: {options.plot}")
     failed = any(
         outcome.errors
         for found in results.values()

@@ -60,3 +60,8 @@ def die_or(value, dies):
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
     return value
+
+
+def square(value):
+    """Return the square of a small number."""
+    return value * value

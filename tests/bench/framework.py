@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = ("kills", "storms", "idling", "dates", "starting")
+GROUPS = ("kills", "storms", "idling", "dates", "starting", "throughput", "latency", "footprint")
 LIMIT = 300.0  # seconds that one measured process may take
 NOISY = 0.15  # share of the machine that others may use before a figure is marked
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")  # byte code: as installed
@@ -34,7 +34,8 @@ class Bar:
         what: in words, with the limit.
         figure: which of the figures.
         limit: the figure of `ours`, or its ratio to `against`, is at most this.
-        against: the peer that it is held against; none for an absolute limit.
+        against: the peer that it is held against, or several: the best of them in each round; none for an absolute
+            limit.
         ours: the peer that is procsched.
         exactly: the figure must be the limit.
     """
@@ -42,7 +43,7 @@ class Bar:
     what: str
     figure: str
     limit: float
-    against: str | None = None
+    against: str | tuple[str, ...] | None = None
     ours: str = "procsched"
     exactly: bool = False
 

@@ -48,18 +48,23 @@ def judge(case: Case, outcomes: dict[str, Outcome], bar: Bar) -> Judgement:
     if bar.against is None:
         holds = all(found == bar.limit for found in values) if bar.exactly else value <= bar.limit
         return Judgement(case.name, bar, value, None, None, holds)
-    theirs = outcomes.get(bar.against, Outcome())
-    pairs = [
-        mine[bar.figure] / other[bar.figure]
-        for mine, other in zip(ours.rounds, theirs.rounds, strict=False)
-        if mine and other and other.get(bar.figure) and mine.get(bar.figure) is not None
-    ]
+    names = (bar.against,) if isinstance(bar.against, str) else bar.against
+    pairs = []
+    for number, mine in enumerate(ours.rounds):
+        others = [found for name in names if (found := _in_round(outcomes.get(name), number, bar.figure))]
+        if others and mine and mine.get(bar.figure) is not None:
+            pairs.append((mine[bar.figure], min(others)))
     if not pairs:
         return Judgement(case.name, bar, value, None, None, None)
-    ratio = statistics.median(pairs)
-    return Judgement(
-        case.name, bar, value, statistics.median(theirs.values(bar.figure)), ratio, ratio <= bar.limit
-    )
+    ratio = statistics.median(mine / other for mine, other in pairs)
+    other = statistics.median(other for _mine, other in pairs)
+    return Judgement(case.name, bar, value, other, ratio, ratio <= bar.limit)
+
+
+def _in_round(outcome: Outcome | None, number: int, figure: str) -> float | None:
+    """Return a peer's figure in a round, or None."""
+    found = outcome.rounds[number] if outcome and number < len(outcome.rounds) else None
+    return found.get(figure) if found else None
 
 
 def judge_all(cases: list[Case], results: Results) -> list[Judgement]:
@@ -113,13 +118,17 @@ def bar_table(judgements: list[Judgement]) -> str:
             [
                 f"{found.case}: {bar.what}" + ("" if bar.ours == "procsched" else f" [{bar.ours}]"),
                 show(found.value),
-                f"{bar.against} {show(found.other)}" if bar.against else "-",
+                f"{_against(bar)} {show(found.other)}" if bar.against else "-",
                 show(found.ratio),
                 ("= " if bar.exactly else "<= ") + show(bar.limit) + (" x" if bar.against else ""),
                 TEXTS[found.holds],
             ]
         )
     return "\n".join(_aligned(rows))
+
+
+def _against(bar: Bar) -> str:
+    return bar.against if isinstance(bar.against, str) else "the best peer"
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

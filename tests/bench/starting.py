@@ -91,7 +91,7 @@ case(
     peers={peer: functools.partial(first_result, peer) for peer in POOLS},
     units={"first": "ms"},
     bars=(
-        Bar("first result", "first", 0.9, "ppe-spawn"),
+        Bar("first result", "first", 0.7, "ppe-spawn"),
         Bar("first result", "first", 0.9, "ppe-spawn", "procsched-scheduler"),
     ),
 )
