@@ -241,7 +241,10 @@ class Core:
                 self.pool.start(self, SystemClock())
                 self.pid = os.getpid()
                 self.started = True
-                _live.add(self)
+                if self.refused:  # a shutdown meanwhile found nothing to end
+                    self.pool.loop.call_soon(functools.partial(self.pool.shutdown, 5.0))
+                else:
+                    _live.add(self)
 
     def check_open(self) -> None:
         """Refuse where this executor takes no calls."""

@@ -375,11 +375,11 @@ class ProcessPool:
         Returns when nothing of the pool is left, at the latest a second after `timeout` seconds; from the I/O thread
         itself at once. In a fork of the process it does nothing: the workers are the parent's.
         """
+        if self._pid != os.getpid() or self._source is None:
+            return
         with self.lock:
             first = not self._closing
             self._closing = True
-        if self._pid != os.getpid() or self._source is None:
-            return
         if first:
             self.loop.call_soon(functools.partial(self.fleet.close, time.monotonic() + max(0.0, timeout)))
         if threading.current_thread() is not self.loop.thread:
