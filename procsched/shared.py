@@ -9,6 +9,7 @@ import functools
 import os
 import threading
 
+from procsched.errors import SchedulerStateError
 from procsched.executor import ProcessExecutor
 
 TYPE_CHECKING = False
@@ -54,10 +55,17 @@ def run(
         Exception: what `fn` raised.
     Thread safety: call from anywhere; blocks until the call has ended.
     """
-    view = _shared().options(timeout=timeout, limits=limits)
     if sandbox is not None:
         ProcessExecutor(1, sandbox=sandbox)
-    future = view.submit(fn, *args, **kwargs)
+    while True:
+        executor = _shared()
+        try:
+            future = executor.options(timeout=timeout, limits=limits).submit(fn, *args, **kwargs)
+            break
+        except SchedulerStateError:
+            if executor is _executor:
+                raise
+            # `shutdown_shared` came between: the next pool makes the call
     try:
         return future.result()
     except BaseException:

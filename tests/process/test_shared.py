@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from procsched import (
@@ -170,3 +172,65 @@ def test_a_fork_has_a_pool_of_its_own(tmp_path: Path) -> None:
     assert told.read_text() == "23\n"
     os.kill(pid, 0)
     assert run(faults.add, 1, 1) == 2
+
+
+def test_importing_and_decorating_start_nothing() -> None:
+    """The pool comes with the first call, not before."""
+    before = set(support.children())
+
+    @killable(timeout=5)
+    def inner() -> int:
+        return os.getpid()
+
+    assert set(support.children()) == before
+    pid = inner()
+    assert pid != os.getpid()
+
+
+def test_run_and_killable_share_one_pool() -> None:
+    """Whoever calls first starts it, and there is one guard for all."""
+    before = set(support.children())
+
+    def guards() -> set[int]:
+        return {child.pid for child in psutil.Process().children()} - before
+
+    run(faults.add, 1, 1)
+    first = guards()
+    faults.hang_or_add("", 1, 1)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda n: run(faults.add, n, n), range(40))) == list(range(0, 80, 2))
+    assert guards() == first
+    assert len(first) == 1
+
+
+AT_EXIT = """
+from procsched import killable, run
+from tests import faults
+
+run(faults.add, 1, 1)
+assert faults.hang_or_add("", 1, 1) == 2
+"""
+
+
+def test_the_shared_pool_goes_at_exit(tmp_path: Path) -> None:
+    """A program that ends without shutdown_shared() ends quietly and leaves nothing."""
+    with Parent(tmp_path, AT_EXIT) as parent:
+        assert parent.output() == ""
+    support.eventually(lambda: not support.orphans())
+
+
+def test_runs_beside_shutdown_shared_are_made() -> None:
+    """A run that meets shutdown_shared() in another thread is made by the next pool, and is no error."""
+    go_on = True
+
+    def shut_down() -> None:
+        while go_on:
+            shutdown_shared()
+
+    thread = threading.Thread(target=shut_down)
+    thread.start()
+    try:
+        assert [run(faults.add, n, n) for n in range(8)] == list(range(0, 16, 2))
+    finally:
+        go_on = False
+        thread.join(support.TIMEOUT)
