@@ -384,17 +384,27 @@ class Core:
                 item.cancelled = True
             withdrawn = item.state is _State.WAITING
             if withdrawn:
-                item.state = _State.OVER
-                item.cancelled = True
-                item.payload = b""  # it may stay in its queue for a while
-                self.withdrawn += item.queued
+                self._withdraw_locked(item)
             if not item.cancelled:
                 return future.cancelled()
-        future._mark_cancelled()
         if withdrawn:
-            self.close_call(item)
-            self.prune()
+            self._tell_withdrawn(item)
+        else:
+            future._mark_cancelled()
         return True
+
+    def _withdraw_locked(self, item: _Item) -> None:
+        """See to it that a call which waits is not begun."""
+        item.state = _State.OVER
+        item.cancelled = True
+        item.payload = b""  # it may stay in its queue for a while
+        self.withdrawn += item.queued
+
+    def _tell_withdrawn(self, item: _Item) -> None:
+        """Tell of the end of a call that was withdrawn."""
+        item.future._mark_cancelled()
+        self.close_call(item)
+        self.prune()
 
     def prune(self) -> None:
         """Forget withdrawn items once they outnumber the others."""
@@ -439,6 +449,8 @@ class Core:
         with self.lock:
             self.refused = self.refused or AFTER_SHUTDOWN
             self.killing = self.killing or kill
+            if cancel or kill:
+                self.pool.recall_locked()
             items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
             if items and not kill:
                 # A call for which a worker is free, though it may be starting yet, counts as one that has started.
@@ -446,11 +458,14 @@ class Core:
                 items = [item for item in items if item.state is _State.WAITING][free:]
             if cancel or kill:
                 items += self.resting
+            items = [item for item in items if item.state is _State.WAITING]
+            for item in items:
+                self._withdraw_locked(item)
             idle = self.open == 0 and not self.finishing
             if idle:
                 self.finishing = True
         for item in items:
-            item.future.cancel()
+            self._tell_withdrawn(item)
         if idle:
             self.finish()
         if kill:

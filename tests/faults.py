@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from procsched import killable
+from procsched import TaskTimeoutError, killable
 from procsched._core import wire
 from tests import support
 
@@ -1021,3 +1021,67 @@ def print_and_hang() -> None:
     print("one")
     print("two")
     time.sleep(1000)
+
+
+# --- one function, now brief and now not -------------------------------------------------------------------
+
+
+def maybe(log: str = "", value: Any = None, gate: str = "", then: str = "", asked: str = "") -> Any:
+    """Return `value` at once, unless something else is wanted: a function that is known to be brief.
+
+    Args:
+        log: where to tell that it was begun.
+        gate: the FIFO to wait at first.
+        then: what to do last; see below.
+        asked: the FIFO to wait at when the soft timeout comes, which is then raised on.
+    """
+    if log:
+        support.tell(log, value, os.getpid())
+    if gate:
+        try:
+            wait_at_gate(gate)
+        except TaskTimeoutError:
+            if asked:
+                support.tell(log, "asked", os.getpid())
+                wait_at_gate(asked)
+            raise
+    if then == "exit":
+        os._exit(5)
+    elif then == "raise":
+        raise ValueError(value)
+    elif then == "thread":
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    elif then == "process":
+        subprocess.Popen(["sleep", str(FOREVER)])
+    elif then == "mask":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    elif then == "junk":  # an answer to itself, whichever number it has, that is none
+        _write_to_parent(b"".join(b"".join(wire.encode(wire.RAISED, n, b"junk")) for n in range(1000)))
+    elif then == "print":
+        print(value)
+    elif then == "stop":
+        _stop_behind_the_answer()
+    return value
+
+
+def _stop_behind_the_answer() -> None:
+    """Have this process stop when it has answered, before it looks for another call."""
+    from procsched.child.channel import Channel
+
+    write = Channel.write
+
+    def write_and_stop(channel: Channel, *args: Any) -> None:
+        Channel.write = write  # type: ignore[method-assign]
+        channel.write(*args)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    Channel.write = write_and_stop  # type: ignore[method-assign]
+
+
+def brief_work(seconds: float, log: str, value: Any) -> Any:
+    """Tell, and work for so long."""
+    end = time.monotonic() + seconds
+    support.tell(log, value, os.getpid())
+    while time.monotonic() < end:
+        pass
+    return value

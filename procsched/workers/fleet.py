@@ -417,6 +417,8 @@ class Fleet(Alarm):
         self._closing = True
         self.pool.end_returned()
         for worker in list(self.workers.values()):
+            if worker.state is WorkerState.BUSY:
+                worker.settle()
             if worker.state is WorkerState.IDLE:
                 worker.leave()
             elif worker.state is not WorkerState.LEAVING:

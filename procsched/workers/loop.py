@@ -158,9 +158,10 @@ class Loop:
         try:
             function()
         except BaseException as error:
-            self._note(error)
+            self.note(error)
 
-    def _note(self, error: BaseException) -> None:
+    def note(self, error: BaseException) -> None:
+        """Log and report what a callback has raised. On the loop's thread."""
         logger.error("the I/O thread goes on after an error", exc_info=error)
         self._on_error(error)
 
@@ -172,7 +173,7 @@ class Loop:
                 try:
                     callback(events)
                 except BaseException as error:
-                    self._note(error)
+                    self.note(error)
         if self._timer_fd < 0:
             self._ring()
 

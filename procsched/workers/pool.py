@@ -346,11 +346,14 @@ class ProcessPool:
         return None if earliest == math.inf else earliest
 
     def running_calls(self) -> list[Call]:
-        """Return what runs now."""
+        """Return what runs now; what was sent ahead and has not begun is back in its source then."""
         if self._source is None:
             return []
         with self.lock:
-            return [worker.call for worker in self.fleet.workers.values() if worker.call is not None]
+            self.recall_locked()
+            workers = list(self.fleet.workers.values())
+            running = [worker.call for worker in workers if worker.call is not None]
+            return running + [call for worker in workers for call in worker.ahead]
 
     def stats(self) -> tuple[tuple[WorkerStats, ...], dict[str, int]]:
         """Return the workers that are not gone, and the counters."""
@@ -394,8 +397,13 @@ class ProcessPool:
         self.fleet.ensure(wanted=True)
 
     def on_answers(self, worker: Worker, frames: list[wire.Frame]) -> None:
-        """A worker has answered calls."""
+        """A worker has answered calls.
+
+        Raises:
+            WireError: one of the answers is none. Those before it count.
+        """
         ended: list[tuple[Call, Ending]] = []
+        broken: wire.WireError | None = None
         over = worn = False
         with self.lock:
             for frame in frames:
@@ -404,7 +412,11 @@ class ProcessPool:
                     self.counters["late_results"] += 1
                     continue
                 worker.runs += 1
-                ending = self._take_answer_locked(worker, call, frame)
+                try:
+                    ending = self._take_answer_locked(worker, call, frame)
+                except wire.WireError as error:
+                    broken = error
+                    break
                 if ending is None:
                     over = True
                     break  # nothing comes behind it
@@ -412,10 +424,11 @@ class ProcessPool:
                 ended.append((call, ending))
                 worker.call = worker.ahead.popleft() if worker.ahead else None
             if ended and not over:
-                worn = self._wears and self._is_worn(worker)
+                worn = worker.retiring or (self._wears and self._is_worn(worker))
                 if worn:
+                    worker.retiring = True
                     worker.recall_locked()
-                worn = worker.go_on_locked() and worn
+                worn = worker.go_on_locked(frames[-1].first) and worn
                 if worn:
                     worker.leave_locked()
                     self.counters["recycled"] += 1
@@ -426,7 +439,12 @@ class ProcessPool:
         elif worn:
             self.fleet.ensure()
         for call, ending in ended:
-            call.ended(ending)
+            try:
+                call.ended(ending)
+            except BaseException as error:  # the others have ended all the same
+                self.loop.note(error)
+        if broken is not None:
+            raise broken
 
     def _take_answer_locked(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending | None:
         """Return how the call that runs has ended; None where the worker has to be killed before that is told."""
@@ -443,6 +461,7 @@ class ProcessPool:
         if late and call.verdict is None:
             assert call.timeout is not None
             call.verdict = verdicts.timed_out(call.timeout)
+            worker.retiring = True  # once it has ended what it has begun meanwhile
         if call.verdict is not None:
             # A verdict wins over an answer: whoever gave it was told so.
             self.counters["late_results"] += 1

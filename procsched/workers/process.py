@@ -68,7 +68,7 @@ HANGUP_WAIT = (
     0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 )
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
-BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known to take no longer
+BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
 AHEAD_LEAST = 8  # so many calls not begun, or fewer, until more are sent
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
 PIECE = 1 << 18
@@ -122,7 +122,9 @@ class Worker(Alarm):
         "pidfd",
         "pool",
         "ready",
+        "retiring",
         "runs",
+        "sealed",
         "seen_path",
         "sock",
         "soft_at",
@@ -131,6 +133,7 @@ class Worker(Alarm):
         "stuck_reported",
         "times",
         "tokens",
+        "turned_at",
     )
 
     def __init__(
@@ -160,6 +163,10 @@ class Worker(Alarm):
         self.call: Call | None = None  # what it runs; guarded by the pool's lock
         self.ahead: deque[Call] = deque()  # what it was sent beyond that; guarded by the pool's lock
         self.last_number = 0  # of the last call that it was sent; guarded by the pool's lock
+        self.turned_at = 0.0  # steady time at which it turned to `call`; guarded by the pool's lock
+        # What it runs is to be signalled, or may be: nothing is sent ahead until it has been idle. Guarded by the lock.
+        self.sealed = False
+        self.retiring = False  # it is given no further call; guarded by the pool's lock
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
@@ -185,19 +192,25 @@ class Worker(Alarm):
     def assign_locked(self, call: Call) -> None:
         """Take a call while idle, and send it."""
         self.enter_locked(WorkerState.BUSY)
+        self.sealed = False
+        # It may still find calls that were taken back, and look for their tokens: it is to find that of this call then,
+        # and not take that of one behind it while this one runs.
+        stale = self.page[STARTED] < self.last_number
         self._number_locked(call)
         call.sent_ahead, call.told = False, True
-        now = time.monotonic() if call.limited else 0.0
+        self.turned_at = now = time.monotonic()
         self._begin_locked(call, now)
         backstop = 0.0
         if call.timeout is not None and self.pool.real_clock:
-            backstop = self.hard_at + call.grace + BACKSTOP_MARGIN
+            backstop = (call.timeout if stale else self.hard_at) + call.grace + BACKSTOP_MARGIN
+        flags = wire.CAPTURE if self.captures(call) else 0
+        if stale:
+            self.tokens.grant(call.number, 1)
+            flags |= wire.AHEAD
         self._refresh_path_locked()
         if type(call.payload) is not bytes:
             self._send_parcel_locked(call)
-        self.out.extend(
-            map(memoryview, self._frame(call, wire.CAPTURE if self.captures(call) else 0, backstop))
-        )
+        self.out.extend(map(memoryview, self._frame(call, flags, backstop)))
         self.flush_locked()
 
     def send_ahead_locked(self, calls: list[Call]) -> None:
@@ -216,9 +229,10 @@ class Worker(Alarm):
         self.out.append(memoryview(b"".join(parts)))
         self.flush_locked()
 
-    def go_on_locked(self) -> bool:
+    def go_on_locked(self, ended_at: float) -> bool:
         """Calls have ended: go on with `call`, the next of those sent ahead, or be idle; return whether it is."""
         self.alarm = math.inf
+        self.turned_at = ended_at
         call = self.call
         if call is None:
             if self.state is WorkerState.BUSY:
@@ -249,7 +263,8 @@ class Worker(Alarm):
             self.call = None
             self.pool.put_back_locked(call)
             if self.state is WorkerState.BUSY:
-                self.alarm = math.inf
+                if not self.hung_up:  # else it is about to be found dead
+                    self.alarm = math.inf
                 self.enter_locked(WorkerState.IDLE)
         taken = list(reversed(self.ahead))[:count]
         for unbegun in taken:
@@ -271,17 +286,21 @@ class Worker(Alarm):
     def has_room_locked(self) -> bool:
         """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
         call = self.call
-        if call is None or call.verdict is not None or self.out:
+        if call is None or call.verdict is not None or self.out or self.sealed or self.retiring:
             return False
         tail = self.ahead[-1] if self.ahead else call
-        if tail.number - self.page[STARTED] > AHEAD_LEAST:
+        if tail.number - self.page[STARTED] > AHEAD_LEAST or tail.pace is None or tail.pace.seconds > BRIEF:
             return False
-        return tail.pace is not None and tail.pace.seconds <= BRIEF
+        return time.monotonic() - self._since_locked() <= BRIEF
 
     def waiting_locked(self) -> tuple[int, float]:
         """Return how many of the calls sent ahead have not begun, and since when the one before has been running."""
         waiting = self.ahead[-1].number - self.page[STARTED] if self.ahead else 0
-        return waiting, self.times[STARTED_AT]
+        return waiting, self._since_locked()
+
+    def _since_locked(self) -> float:
+        """Return since when the worker has been at what it does, as far as is known."""
+        return max(self.turned_at, self.times[STARTED_AT])
 
     def has_begun(self, call: Call) -> bool:
         """Return whether the worker began a call of its own. Exact once it is dead."""
@@ -297,7 +316,7 @@ class Worker(Alarm):
             pool.idle.remove(self)
         if state is WorkerState.BUSY:
             pool.busy.append(self)
-        elif state is WorkerState.IDLE and not self.dead:
+        elif state is WorkerState.IDLE and not (self.dead or self.hung_up or self.retiring):
             if was is WorkerState.STARTING:
                 pool.idle.insert(0, self)  # the last one is taken first: one that has run something
             else:
@@ -516,6 +535,8 @@ class Worker(Alarm):
     def break_off(self, reason: str) -> None:
         """End a worker with which there is no talking any more."""
         with self.pool.lock:
+            self.retiring = True
+            self.recall_locked()  # what it has not begun is not to blame
             if self.call is not None and self.call.verdict is None:
                 self.call.verdict = (Outcome.CRASHED, reason)
         if self.state is WorkerState.STARTING and self.start_error is None:
@@ -601,10 +622,12 @@ class Worker(Alarm):
     def settle(self) -> Call | None:
         """Find out what the worker runs now, and let it begin nothing else; return that, or None where it is idle.
 
-        Whatever it was sent ahead is taken back first. What it has begun nevertheless it began after it had answered
-        for the call before, so the answer can be read: who is still seen as running then is the one that a signal hits.
+        Whatever it was sent ahead is taken back first, and nothing more is sent until it has been idle. What it has
+        begun nevertheless it began after it had answered for the call before, so the answer can be read: who is still
+        seen as running then is the one that a signal hits.
         """
         with self.pool.lock:
+            self.sealed = True
             self.recall_locked()
         self.read(limit=1 << 20)
         return self.call if self.state is WorkerState.BUSY else None
