@@ -14,6 +14,12 @@ EXAMPLES = ROOT / "examples"
 
 # Example -> lines, or parts of lines, that it prints in this order.
 SAYS = {
+    "asyncio_face": [
+        "counted: [0, 1, 2, 3, 4]",
+        "exceeded its 0.5 s budget",
+        "cancelled",
+        "place is free: 2",
+    ],
     "clean_up_on_timeout": ["collect: succeeded, ", "hold: timed_out", "deaf: timed_out", "SIGKILL"],
     "cron_and_rates": ["nightly  2 runs", "2026-03-28 02:30:00+01:00", "2026-03-29 03:00:00+02:00"],
     "executor_drop_in": ["exceeded its 0.5 s budget", "cancelled: killed", "TaskTimeoutError"],
@@ -21,6 +27,7 @@ SAYS = {
     "hard_timeout": ["timed_out: exceeded its 0.5 s budget; ended by SIGKILL", "the next one: True"],
     "keep_running": ["polled", "polled", "stopping on SIGTERM", "killed: () returned: ()"],
     "listeners": ["mail: bad has failed: ValueError: invalid literal"],
+    "map_with_progress": ["4 of 4", "[3, 0, 'TaskTimeoutError', 5]", "of five digits: 10000"],
     "move_from_threads": ["{'sensor': 'attic', 'value': 5}", "[0, 1, 2]"],
     "progress": ["resize: 1 of 3, cat.png", "resize: 3 of 3, owl.png"],
     "quickstart": ["the others go on", "exceeded its 2.0 s budget"],

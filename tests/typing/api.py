@@ -98,4 +98,17 @@ def executor() -> int:
     with ProcessExecutor(max_workers=2, timeout=10) as pool:
         future: ProcessFuture[int] = pool.submit(add, 1, 2)
         total = future.result() + sum(pool.map(add, [1, 2], [3, 4]))
-    return total + run(add, 1, 2, timeout=5) + slow("text")
+        counts: list[int] = list(pool.map(slow, ["a", "b"], buffersize=2, progress=True))
+        counts += pool.options(timeout=2).map(slow, ["a"], return_exceptions=True, progress=show)
+        future.cancel()
+    return total + sum(counts) + run(add, 1, 2, timeout=5) + slow("text")
+
+
+def show(done: int, total: int | None) -> None:
+    print(done, total)
+
+
+async def awaited() -> int:
+    async with ProcessExecutor(2) as pool:
+        first: int = await pool.run(add, 1, 2, timeout=5)
+        return first + await pool.options(timeout=None, name="slow").run(slow, "text")
