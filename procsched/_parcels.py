@@ -206,9 +206,9 @@ def _fill(parcel: Parcel, parts: list[bytes | memoryview]) -> bool:
 def _memfd() -> int:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        return os.memfd_create("procsched", flags | _MFD_NOEXEC_SEAL)
+        return os.memfd_create("procsched-parcel", flags | _MFD_NOEXEC_SEAL)
     except OSError:  # an older kernel does not know the last one
-        return os.memfd_create("procsched", flags)
+        return os.memfd_create("procsched-parcel", flags)
 
 
 # -- on its way ----------------------------------------------------------------------------------------------------

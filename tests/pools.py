@@ -56,10 +56,17 @@ class Bench:
         if kind is None:
             assert set(self.endings.values()) <= {1}, "an attempt has ended more than once"
             assert self.core.open == 0, "a call has not ended, or has ended twice"
+        self._keep.clear()  # `count` keeps this object, and the executor's finalizer keeps `count`
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> ProcessFuture:
         """Submit with options of the call given by keyword."""
         return self.executor.options(**options).submit(function, *args)
+
+    def forget(self) -> None:
+        """Keep nothing of the calls so far; none may be going on."""
+        assert set(self.endings.values()) <= {1}, "an attempt has ended more than once"
+        self.endings.clear()
+        self._keep.clear()
 
     def counters(self) -> dict[str, int]:
         return self.core.pool.stats()[1]
