@@ -18,7 +18,7 @@ has a ratio, the ratio decides. Times of a kill are held against a *bare loop* (
 descriptor readable, on a small forked child that hangs in the same way), which is what this machine can do at that
 moment. Absolute figures differ between machines, and on a virtual one between two minutes; no test looks at them.
 
-**Files.** `kills.py`, `storms.py`, `idling.py`, `dates.py`, `starting.py`, `throughput.py`, `latency.py` and
-`footprint.py` hold the cases; `peers.py` and `streams.py` give the pools one face, `actions.py` what they run;
-`framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
+**Files.** `kills.py`, `storms.py`, `idling.py`, `dates.py`, `starting.py`, `throughput.py`, `latency.py`,
+`footprint.py` and `payloads.py` hold the cases; `peers.py` and `streams.py` give the pools one face, `actions.py` what
+they run; `framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
 """

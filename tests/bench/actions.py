@@ -1,5 +1,6 @@
 """What the measured pools run: importable by every child, however it was started. Imports as little as it can."""
 
+import functools
 import os
 import signal
 import time
@@ -65,3 +66,17 @@ def die_or(value, dies):
 def square(value):
     """Return the square of a small number."""
     return value * value
+
+
+@functools.lru_cache(maxsize=1)
+def made(kind, size):
+    """Return so many bytes as an "array" or as "bytes", the same each time."""
+    import numpy
+
+    array = numpy.arange(size, dtype=numpy.uint8)
+    return array if kind == "array" else array.tobytes()
+
+
+def look(data):
+    """Look at every page of the data."""
+    return sum(map(int, data[::4096])) if isinstance(data, bytes) else int(data[::4096].sum())
