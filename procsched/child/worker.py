@@ -162,7 +162,8 @@ class Worker:
 
     def on_soft(self, _signum: int, _frame: FrameType | None) -> None:
         """The soft timeout of the run that the page names; one that ended meanwhile is none of our business."""
-        if self.page[ASK_NUMBER] == self.number and self.armed and self.page[ASK_REASON] == REASON_SOFT:
+        asked = self.page[ASK_NUMBER] == self.number and self.page[ASK_REASON] == REASON_SOFT
+        if asked and self.armed and self.raised is None:
             from procsched import errors
 
             self.raised = errors.TaskTimeoutError("the run is over its soft limit")
@@ -283,6 +284,8 @@ class Worker:
                 self.page[STARTED] = self.number = frame.number
                 parcel = self.receive_parcel(frame) if frame.flags & wire.PARCEL else None
                 self.armed = True
+                if self.page[ASK_NUMBER] == frame.number:  # its signal came before it could be heard
+                    self.on_soft(SOFT_SIGNAL, None)
                 function, args, kwargs = (
                     pickle.loads(frame.payload) if parcel is None else _parcels.load(parcel)
                 )

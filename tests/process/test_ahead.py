@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import os
 import random
 import signal
@@ -361,6 +362,21 @@ def test_a_soft_timeout_hits_the_call_that_runs_and_no_other(
     only_record(futures[0], Outcome.TIMED_OUT)
     assert results(futures[1:]) == [*"abcde"]
     assert log.values() == ["first", "asked", *"abcde"]
+
+
+def test_a_soft_timeout_that_comes_before_the_start_is_not_lost(bench: Bench) -> None:
+    """A call that is begun only when its soft limit has passed, on a busy machine say, is asked all the same."""
+    log = Log(bench)
+    warm(bench)
+    bench.ready_pids()
+    worker = bench.core.pool.idle[-1]
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    support.eventually(lambda: is_stopped(worker.pid or 0))
+    future = submit(bench, log=log.path, value="late", gate=bench.gate(), soft_timeout=0.02)
+    support.eventually(lambda: worker.soft_at == math.inf, what="it was asked")
+    os.kill(worker.pid, signal.SIGCONT)
+    only_record(future, Outcome.TIMED_OUT)
 
 
 def test_what_began_behind_a_late_answer_ends_in_peace(bench: Bench) -> None:
@@ -772,7 +788,11 @@ class Soak:
             self.open_gates()
             return all(future.done() for _, _, future in self.calls)
 
-        support.eventually(settled, 3 * support.TIMEOUT, "all calls have ended")
+        try:
+            support.eventually(settled, 3 * support.TIMEOUT, "all calls have ended")
+        except AssertionError:
+            print("not done:", [(value, future) for _, value, future in self.calls if not future.done()])
+            raise
         for _, _, future in self.calls:
             with contextlib.suppress(CancelledError):
                 future.wait_record(support.TIMEOUT)
