@@ -135,8 +135,13 @@ def pack(
 
     def take(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            return True
+        owner = raw.obj
+        while type(owner) is memoryview:
+            owner = owner.obj
         # What was `bytes` or a `bytearray` stays one: only arrays are known not to care what their memory is.
-        if raw.nbytes < LARGE or isinstance(raw.obj, (bytes, bytearray)):
+        if isinstance(owner, (bytes, bytearray)):
             return True
         buffers.append(raw)
         return False
@@ -313,6 +318,9 @@ class Arrived:
         except IndexError:
             return load(self._kept[0], copies=True)
         return load(fresh)
+
+    def __reduce__(self) -> Any:
+        return InBand, (bytes(self._kept[0]),)
 
     def __del__(self) -> None:
         kept = getattr(self, "_kept", None)
