@@ -7,7 +7,6 @@ from concurrent.futures import CancelledError, Future
 
 from procsched._core.models import Outcome
 from procsched.errors import RemoteError
-from procsched.outcomes import RemoteTraceback as _RemoteTraceback  # noqa: F401
 from procsched.outcomes import open_ending
 from procsched.workers.base import record_of
 

@@ -13,9 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST_BYTES = (
-    16 << 20
-)  # of one pickled exception: what it holds is to tell what happened, and is kept with its record
+MOST_BYTES = 16 << 20  # of one pickled exception: it is to tell what happened, and is kept with its record
 _SMALL = frozenset({type(None), bool, int, float})
 _TEXTS = frozenset({str, bytes})  # as large as they are long
 
@@ -49,7 +47,7 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
 
             raise TaskSerializationError(
                 f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
-                "return plain data, or something that pickle can take apart",
+                f"{_advice(result)}",
                 type_name=type(result).__qualname__,
             ) from error
     assert data is not None
@@ -68,6 +66,12 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
                 type_name=type(result).__qualname__,
             ) from error
     return data
+
+
+def _advice(result: Any) -> str:
+    if type(result).__name__ in ("generator", "async_generator"):
+        return "a generator cannot leave its process: return list(...) of it"
+    return "return plain data, or something that pickle can take apart"
 
 
 class _Watcher(pickle.Pickler):
