@@ -194,6 +194,8 @@ class ProcessFuture(Future["R"]):
 
     def _let_go(self) -> None:
         """Forget a result that was taken by the only one who will ask: the pool may hold the future a moment longer."""
+        for _number, _started_at, _seconds, ending in self._attempts:
+            ending.result = None
         self._result = None
         self.__dict__.pop("_loaded", None)
 
