@@ -156,8 +156,8 @@ class _Item(Call):
         self.queued = False
         self.began = 0.0
 
-    def begun(self) -> None:
-        self.began = time.monotonic()
+    def begun(self, ago: float) -> None:
+        self.began = time.monotonic() - ago
         if self.attempt == 1 and not self.cancelled:
             self.future._note_start()
 
@@ -293,7 +293,7 @@ class Core:
                     waiting.popleft().queued = False
                     continue
                 if not ahead:
-                    item.begun()
+                    item.begun(0.0)
                 elif len(item.payload) > AHEAD_BYTES or item.pace is None:
                     return None
                 elif item.options.priority > self.ahead:

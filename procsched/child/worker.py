@@ -187,6 +187,8 @@ class Worker:
             if frame is None:
                 return
             if frame.kind == wire.CALL:
+                if frame.number <= self.page[STARTED]:
+                    continue  # sent twice: a signal handler of the parent's raised just when it had been sent
                 # After a run that left something behind nothing is run any more: the parent ends this process.
                 if clean and (not frame.flags & wire.AHEAD or self.has_token(frame.number)):
                     clean = self.run(frame)

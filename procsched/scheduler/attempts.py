@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     class Owner(Protocol):
         """Who hears of the attempt."""
 
-        def attempt_begun(self, attempt: Attempt) -> None:
-            """Hear that it has begun."""
+        def attempt_begun(self, attempt: Attempt, ago: float) -> None:
+            """Hear that it began so many seconds ago."""
 
         def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
             """Hear how it ended."""
@@ -58,7 +58,6 @@ class Attempt(Call):
         self.attempt, self.run = numbers
         self.pace = None if task.capture_output else pace_of(task.action)
         self.worker = self.verdict = None
-        self.sent_ahead, self.told = False, True
         self.handed = self.number = 0
         self.owner = owner
         self.entry = entry
@@ -67,9 +66,9 @@ class Attempt(Call):
         self.over = False
         self.reason = ""
 
-    def begun(self) -> None:
-        """Hear that the attempt, which was sent ahead, has begun."""
-        self.owner.attempt_begun(self)
+    def begun(self, ago: float) -> None:
+        """Hear that the attempt, which was sent ahead, began so many seconds ago."""
+        self.owner.attempt_begun(self, ago)
 
     def ended(self, ending: Ending) -> None:
         """Hear how the attempt ended."""

@@ -262,19 +262,13 @@ class Driver:
         with self._lock:
             self.engine.take_back(call.entry)
 
-    def attempt_begun(self, attempt: Attempt) -> None:
-        """Hear that a call that was given out ahead has begun. Called with the pool's lock held."""
+    def attempt_begun(self, attempt: Attempt, ago: float) -> None:
+        """Hear that a call that was given out ahead began so many seconds ago. Called with the pool's lock held."""
         with self._lock:
-            self._begin_lent_locked(attempt, 0.0)
+            attempt.started_at = self.clock.now() - ago
+            attempt.started_mono = self.clock.monotonic() - ago
+            self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
             self._hand_over_locked()
-
-    def _begin_lent_locked(self, attempt: Attempt, seconds: float) -> None:
-        """Book that a call that was given out ahead began so many seconds ago."""
-        attempt.started_at, attempt.started_mono = (
-            self.clock.now() - seconds,
-            self.clock.monotonic() - seconds,
-        )
-        self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
 
     @contextmanager
     def recalled(self, find: Callable[[], E]) -> Iterator[E]:
@@ -283,19 +277,16 @@ class Driver:
         Args:
             find: returns the entry; called with the lock held.
         """
-        while True:
-            with self._lock:
-                entry = find()
-                if entry is None or entry.queued != LENT:
-                    yield entry
-                    return
-            self.pool.recall()
+        with self._lock:
+            entry = find()
+            if entry is None or entry.queued != LENT:
+                yield entry
+                return
+        with self.pool.recalled(), self._lock:
+            yield find()
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""
-        if not attempt.told:  # it was sent ahead, and its end is the first that is heard of it
-            with self._lock:
-                self._begin_lent_locked(attempt, ending.seconds or 0.0)
         mono = self.clock.monotonic()
         record = attempt.record(ending, mono, self.result_limit)
         with self._lock:

@@ -203,11 +203,8 @@ class Call:
         """Whether the time that it takes is limited."""
         return self.timeout is not None or self.soft_timeout is not None
 
-    def begun(self) -> None:
-        """Hear that a call that was sent ahead has begun. From a thread of the pool, its lock held.
-
-        Not called where the next thing to hear is its end.
-        """
+    def begun(self, ago: float) -> None:
+        """Hear that a call that was sent ahead began `ago` seconds ago. From a thread of the pool, its lock held."""
 
     def ended(self, ending: Ending) -> None:
         """Hear how the call ended. Exactly once, from a thread of the pool, with no lock held."""

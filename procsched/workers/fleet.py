@@ -329,10 +329,12 @@ class Fleet(Alarm):
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None
-            # It had their tokens, so their owner was told that they have begun; but it died before.
-            for unbegun in reversed(worker.ahead):
-                unbegun.worker = None
-                self.pool.put_back_locked(unbegun)
+            # It had their tokens, so their owner was told that they have begun; but mostly it died before.
+            for behind in reversed(worker.ahead):
+                behind.worker = None
+                if worker.has_begun(behind) and behind.verdict is None:
+                    behind.verdict = (Outcome.CRASHED, "worker died after it had broken its connection")
+                self.pool.put_back_locked(behind)
             worker.ahead.clear()
             self.pool.counters["unkillable"] += stuck
         return call

@@ -47,7 +47,7 @@ class Output:
     @property
     def stack_is_complete(self) -> bool:
         """Whether a stack has come to its end."""
-        return verdicts.stack_is_complete(self.kept)
+        return verdicts.stack_is_complete(self.kept, self.asked_at)
 
     def prepare(self) -> None:
         """Do the work of `take` for what has come so far, while there is time."""

@@ -18,6 +18,7 @@ and writes that never block.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -42,7 +43,7 @@ from procsched.workers.process import RUNNING_STATES, Worker, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from procsched.protocols import CallSource, Clock
@@ -141,14 +142,13 @@ class ProcessPool:
 
     # -- for the owner, from any thread --------------------------------------------------------------------
 
-    def pack(self, action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def pack(self, action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pickle a call.
 
         Raises:
             TaskSerializationError: something in it cannot be pickled; says what and where.
         """
-        payload: bytes = managed.pack(action, args, kwargs)
-        return payload
+        return managed.pack(action, args, kwargs)
 
     def start(self, source: CallSource, clock: Clock) -> None:
         """Begin to serve `source`: start the I/O thread, the helper and a first worker.
@@ -263,6 +263,13 @@ class ProcessPool:
         with self.lock:
             self.recall_locked()
 
+    @contextlib.contextmanager
+    def recalled(self) -> Iterator[None]:
+        """Do the same, and send nothing ahead while the caller is in this context. The lock is held."""
+        with self.lock:
+            self.recall_locked()
+            yield
+
     def recall_locked(self) -> None:
         """Do the same for a caller that holds the pool's lock."""
         for worker in tuple(self.busy):
@@ -275,6 +282,7 @@ class ProcessPool:
             if call.verdict is None:
                 self._source.take_back(call)
             else:
+                Worker.note_begun_locked(call)
                 self.loop.call_soon(functools.partial(call.ended, Ending(*call.verdict)))
 
     def put_back_locked(self, call: Call) -> None:
@@ -405,6 +413,7 @@ class ProcessPool:
         ended: list[tuple[Call, Ending]] = []
         broken: wire.WireError | None = None
         over = worn = False
+        now = time.monotonic()
         with self.lock:
             for frame in frames:
                 call = worker.call
@@ -421,6 +430,7 @@ class ProcessPool:
                     over = True
                     break  # nothing comes behind it
                 call.worker = None
+                worker.note_begun_locked(call, now - frame.second)
                 ended.append((call, ending))
                 worker.call = worker.ahead.popleft() if worker.ahead else None
             if ended and not over:
@@ -465,13 +475,15 @@ class ProcessPool:
         if call.verdict is not None:
             # A verdict wins over an answer: whoever gave it was told so.
             self.counters["late_results"] += 1
-            if worker.state is not WorkerState.BUSY or call.verdict[0] is not Outcome.KILLED:
+            if worker.state is not WorkerState.BUSY:
                 return None
-            # It came back by itself, and nobody was signalled.
+            # It came back by itself, and nobody was signalled: the worker can go on.
             ending.outcome, ending.error = call.verdict
             ending.result = ending.exception = None
         worker.add_output(ending, call)  # before the next call can write; a read that does not block
-        if flags & wire.DIRTY or ending.outcome is Outcome.TIMED_OUT:
+        if late:
+            worker.recall_locked()
+        if flags & wire.DIRTY or (late and not worker.ahead):
             worker.held = ending  # told when its tree is gone
             self.counters["recycled"] += 1
             return None

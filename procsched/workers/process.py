@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
 DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for its stack, so that the kill need not wait
-DUMP_WAIT = 0.0005  # seconds that a stack is waited for where it was not asked for ahead
+DUMP_WAIT = 0.002  # seconds that a stack is waited for at the deadline, where it has not come by then
+START_DUMP_WAIT = 0.05  # the same for a worker that does not get ready
 DUMP_SILENCE = (
     0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
 )
@@ -244,7 +245,7 @@ class Worker(Alarm):
             begun = self.page[STARTED] >= call.number
             began = self.times[STARTED_AT] if begun else time.monotonic()
         self._begin_locked(call, began)
-        self._note_begun_locked(call)
+        self.note_begun_locked(call)
         if call.verdict is not None:  # it was to be ended before we knew that it had begun
             self.pool.carry_out_kill(self, call)
         return False
@@ -255,33 +256,35 @@ class Worker(Alarm):
         tail = self.ahead[-1] if self.ahead else call
         if tail is None:
             return False
-        count = 0 if self.page[STARTED] >= tail.number else self.tokens.take_back()
-        if count > len(self.ahead) and call is not None:
+        unbegun = self.tokens.take_back() if self.page[STARTED] < tail.number else ()
+        if call is not None and call.number in unbegun:
             # The worker had answered for the one before, and not taken the next.
+            self.call = None
             call.worker = None
             call.handed -= 1
-            self.call = None
             self.pool.put_back_locked(call)
             if self.state is WorkerState.BUSY:
                 if not self.hung_up:  # else it is about to be found dead
                     self.alarm = math.inf
                 self.enter_locked(WorkerState.IDLE)
-        taken = list(reversed(self.ahead))[:count]
-        for unbegun in taken:
-            unbegun.worker = None
-            unbegun.handed -= 1
-            self.ahead.pop()
-        for begun in self.ahead:
-            self._note_begun_locked(begun)
-        if count:
-            self.pool.take_back_locked(taken)
+        taken = [each for each in reversed(self.ahead) if each.number in unbegun]
+        for each in taken:
+            each.worker = None
+            each.handed -= 1
+            self.ahead.remove(each)
+        for each in self.ahead:
+            self.note_begun_locked(each)
+        self.pool.take_back_locked(taken)
+        if unbegun:
             self.pool.loop.call_soon(self.pool.pump)
-        return bool(count)
+        return bool(unbegun)
 
-    def _note_begun_locked(self, call: Call) -> None:
+    @staticmethod
+    def note_begun_locked(call: Call, ago: float = 0.0) -> None:
+        """Tell the owner of a call that it has begun, once."""
         if not call.told:
             call.told = True
-            call.begun()
+            call.begun(ago)
 
     def has_room_locked(self) -> bool:
         """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
@@ -614,10 +617,15 @@ class Worker(Alarm):
         self.alarm = min(self.soft_at, self._dump_at(call))
         if now >= self.alarm:
             self.alarm = min(self.soft_at, self.hard_at)
-            self.output.mark()
-            self.dump_number = call.number
-            self.signal(DUMP_SIGNAL)
+            self.ask_stack(call)
         self.pool.loop.hurry(self.alarm)
+
+    def ask_stack(self, call: Call) -> None:
+        """Have the run write down where it is, if it can, while it goes on."""
+        self.dump_number = call.number
+        if self.pid is not None and _answers_dump(self.pid):
+            self.output.mark()
+            self.signal(DUMP_SIGNAL)
 
     def settle(self) -> Call | None:
         """Find out what the worker runs now, and let it begin nothing else; return that, or None where it is idle.
@@ -666,9 +674,8 @@ class Worker(Alarm):
         if call.grace <= 0:
             self.dump_or_kill()
             return
-        if reason == REASON_DEADLINE and self.pid is not None and _answers_dump(self.pid):
-            self.output.mark()
-            self.signal(DUMP_SIGNAL)  # where it is now, before it begins to clean up
+        if reason == REASON_DEADLINE:
+            self.ask_stack(call)  # where it is now, before it begins to clean up
         self.page[ASK_REASON] = reason
         self.page[ASK_NUMBER] = call.number
         self.fleet.ask(self)
@@ -676,21 +683,30 @@ class Worker(Alarm):
         self.pool.loop.hurry(self.alarm)
 
     def dump_or_kill(self) -> None:
-        """Kill the worker; where it is out of time, and was not asked before, let it first write down where it is."""
+        """Kill the worker; where it is out of time, let it first write down where it is."""
         call = self.call
-        wanted = self.start_error is not None or (
-            call is not None
-            and call.verdict is not None
-            and call.verdict[0] is Outcome.TIMED_OUT
-            and call.number != self.dump_number
-        )
-        if not (wanted and self.pid is not None and self.signal(DUMP_SIGNAL)):
+        out_of_time = call is not None and call.verdict is not None and call.verdict[0] is Outcome.TIMED_OUT
+        wait = DUMP_WAIT if self.start_error is None else START_DUMP_WAIT
+        if out_of_time and call is not None and call.number == self.dump_number:
+            self.output.read()
+            if self.output.asked_at < 0 or self.output.stack_is_complete:
+                self.kill()
+                return
+            silence = wait
+        elif (
+            (out_of_time or self.start_error is not None)
+            and self.pid is not None
+            and self.signal(DUMP_SIGNAL)
+        ):
+            silence = DUMP_SILENCE
+        else:
             self.kill()
             return
         with self.pool.lock:
             self.enter_locked(WorkerState.DUMPING)
-        self.dump_end = time.monotonic() + DUMP_WAIT
-        self.alarm = self.dump_end - DUMP_WAIT + DUMP_SILENCE
+        now = time.monotonic()
+        self.dump_end = now + wait
+        self.alarm = now + silence
         self.pool.loop.hurry(self.alarm)
 
     def on_dump_late(self, now: float) -> None:

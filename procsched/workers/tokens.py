@@ -35,12 +35,13 @@ class Tokens:
         """Allow the worker to start the calls with `count` numbers from `first` on."""
         os.write(self.writer, b"".join(map(TOKEN.pack, range(first, first + count))))
 
-    def take_back(self) -> int:
-        """Take back what the worker has not taken; return how many, the last ones granted."""
+    def take_back(self) -> set[int]:
+        """Take back what the worker has not taken; return the numbers of those calls."""
         try:
-            return len(os.read(self.reader, _ALL)) // TOKEN.size
+            data = os.read(self.reader, _ALL)
         except BlockingIOError:
-            return 0
+            return set()
+        return {number for (number,) in TOKEN.iter_unpack(data)}
 
     def close(self) -> None:
         """Close both ends."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 STACK_HEADS = (b"Stack (most recent call first):\n", b"Fatal Python error: ", b"Current thread 0x")
 _LAST_LINES = (b"  File ", b"  ...", b"Extension modules: ")
 _BOTTOM = b" in <module>\n"
+_ENDS = (_BOTTOM, b"  ...\n")
 _OURS = (os.sep + os.path.join("procsched", "child") + os.sep,)
 
 
@@ -64,10 +65,16 @@ def decide_death(
     return Outcome.CRASHED, f"worker died: {words}"
 
 
-def stack_is_complete(data: bytes | bytearray) -> bool:
-    """Return whether faulthandler's dump of one thread in `data` has been written to its end."""
-    start = data.rfind(STACK_HEADS[0])
-    return start >= 0 and data.endswith((_BOTTOM, b"  ...\n"))
+def stack_is_complete(data: bytes | bytearray, asked_at: int = -1) -> bool:
+    """Return whether faulthandler's dump of one thread in `data` has been written to its end.
+
+    Args:
+        asked_at: where in `data` it was asked for, after which the run could go on and write more; -1 for nowhere.
+    """
+    if asked_at < 0:
+        return data.rfind(STACK_HEADS[0]) >= 0 and data.endswith(_ENDS)
+    start = data.find(STACK_HEADS[0], asked_at)
+    return start >= 0 and any(data.find(end, start) >= 0 for end in _ENDS)
 
 
 def split_stack(data: bytes, asked_at: int = -1) -> tuple[bytes, str | None]:
