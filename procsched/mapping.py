@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import queue
 import time
 
 from procsched._core.models import finite_seconds
+from procsched.child.chunks import apply_each, apply_each_star
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -58,10 +60,11 @@ def start(
     core.check_open()
     # With a limit or an outcome of its own each item is an attempt; how many go in one packet is the pool's business.
     each = chunksize == 1 or return_exceptions or options.per_item
-    items = zip(*iterables, strict=False)
-    run_chunk = functools.partial(
-        _run_chunk, fn
-    )  # one for the whole map: what is known of its pace hangs on it
+    # One for the whole map: what is known of its pace hangs on it.
+    run_chunk = functools.partial(apply_each if len(iterables) == 1 else apply_each_star, fn)
+    items: Iterator[Any] = zip(*iterables, strict=False)
+    if not each and len(iterables) == 1:
+        items = iter(iterables[0])  # bare: a tuple around each costs more than the rest
     sent: collections.deque[ProcessFuture[Any]] = collections.deque()
 
     def send() -> bool:
@@ -73,7 +76,7 @@ def start(
                 return False
             count = 1
         else:
-            chunk = [args for _, args in zip(range(chunksize), items, strict=False)]
+            chunk = list(itertools.islice(items, chunksize))
             if not chunk:
                 return False
             sent.append(core.submit(run_chunk, (chunk,), {}, options))
@@ -86,7 +89,7 @@ def start(
         while send():
             pass
         if tally is not None:
-            tally.total = tally.expected
+            tally.all_sent()
         return _results(sent, None, None, end, tally, chunked=not each, return_exceptions=return_exceptions)
     window = buffersize * chunksize if each else buffersize
     while len(sent) < window and send():
@@ -97,10 +100,6 @@ def start(
 def _check_count(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValidationError(f"{name} must be a whole number of at least 1, not {value!r}")
-
-
-def _run_chunk(fn: Callable[..., Any], chunk: list[tuple[Any, ...]]) -> list[Any]:
-    return [fn(*args) for args in chunk]
 
 
 def _results(
@@ -132,7 +131,7 @@ def _results(
             if send is not None and not send():
                 send = owner = None  # noqa: F841  # the executor may go
                 if tally is not None:
-                    tally.total = tally.expected
+                    tally.all_sent()
             if chunked:
                 values = values.pop()
                 values.reverse()
@@ -212,6 +211,12 @@ class Tally:
                 future._waiters.append(self)
                 return
         self._ended.put(future)
+
+    def all_sent(self) -> None:
+        """Hear that there are no more items than those expected so far."""
+        known, self.total = self.total, self.expected
+        if known is None and self.done == self.total and self.done:
+            self.report(self.done, self.total)  # the last that was told came without the total
 
     def wait(self, future: ProcessFuture[Any], end: float | None) -> None:
         """Wait until this one has ended, and tell of all that end meanwhile.

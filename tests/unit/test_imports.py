@@ -64,7 +64,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.future": VOCABULARY | {"procsched.outcomes", "procsched.workers.base"},
     "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
     "procsched.progress": {"procsched.errors"},
-    "procsched.mapping": EDGES | {"procsched.calls", "procsched.future", "procsched.progress"},
+    "procsched.mapping": EDGES
+    | {"procsched.calls", "procsched.child.chunks", "procsched.future", "procsched.progress"},
     "procsched.aio": {"procsched.calls", "procsched.future"},
     "procsched.executor": EDGES
     | {
