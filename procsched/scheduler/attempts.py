@@ -87,7 +87,9 @@ class Attempt(Call):
             result = Dropped(len(result.data))
         record = _OpenRecord()
         record.attempt = self.attempt
-        seconds = max(0.0, mono - self.started_mono) if ending.seconds is None else ending.seconds
+        seconds = max(0.0, mono - self.started_mono)
+        if ending.seconds is not None:
+            seconds = min(seconds, ending.seconds)  # its start may have been heard of late
         record.started_at = self.started_at
         record.finished_at = self.started_at + seconds
         record.ok = outcome is _SUCCEEDED

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel's own timer strikes
 DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for its stack, so that the kill need not wait
-DUMP_WAIT = 0.002  # seconds that a stack is waited for at the deadline, where it has not come by then
+DUMP_WAIT = 0.01  # seconds that a stack is waited for at the deadline, where it has not come by then
 START_DUMP_WAIT = 0.05  # the same for a worker that does not get ready
 DUMP_SILENCE = (
     0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
