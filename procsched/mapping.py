@@ -120,14 +120,10 @@ def _results(
         while sent:
             if tally is not None:
                 tally.wait(sent[0], end)
-            future = sent.popleft()
-            try:
-                # In a list, from which it is taken when it is yielded: a name would keep it.
-                values = [_outcome(future, end, return_exceptions=return_exceptions)]
-            except BaseException:
-                future.cancel()
-                raise
-            del future
+            # In a list, from which it is taken when it is yielded: a name would keep it. The future stays where it is
+            # until then, so that it is cancelled with the others.
+            values = [_outcome(sent[0], end, return_exceptions=return_exceptions)]
+            sent.popleft()
             if send is not None and not send():
                 send = owner = None  # noqa: F841  # the executor may go
                 if tally is not None:
@@ -138,7 +134,7 @@ def _results(
             while values:
                 yield values.pop()
     finally:
-        for future in sent:
+        for future in reversed(sent):  # those that wait first: no room is made for them
             future.cancel()
         if tally is not None:
             tally.close()
