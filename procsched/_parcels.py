@@ -29,7 +29,7 @@ from procsched import _system
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     Buffer = bytes | bytearray | memoryview
@@ -50,7 +50,33 @@ PLACE = Struct("<QQ")  # offset and bytes of a buffer
 MAGIC = 0x6C65637261705350
 NUMBER = Struct("<Q")  # what is sent with a descriptor: the number of the call
 
+# Values of these types are small, or as large as they are long, which is soon seen.
+_SMALL = frozenset({type(None), bool, int, float, complex})
+_TEXTS = frozenset({str, bytes})
+_LISTS = frozenset({list, tuple, set, frozenset, dict})
+_FEW = 10  # items that are looked at
+
 _held: set[int] = set()  # the descriptors of the parcels that may have to wait, of this process
+
+
+def are_small(values: Iterable[Any], depth: int = 1) -> bool:
+    """Return whether values are exact builtin data and small for certain, after no more than a look."""
+    for value in values:
+        kind = type(value)
+        if kind in _SMALL:
+            continue
+        if kind in _TEXTS:
+            if len(value) >= LARGE:
+                return False
+        elif (
+            kind not in _LISTS
+            or not depth
+            or len(value) > _FEW
+            or not are_small(value, depth - 1)
+            or (kind is dict and not are_small(value.values(), depth - 1))
+        ):
+            return False
+    return True
 
 
 class Sink:

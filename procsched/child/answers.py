@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 << 20  # of one pickled exception: it is to tell what happened, and is kept with its record
 _SMALL = frozenset({type(None), bool, int, float})
-_TEXTS = frozenset({str, bytes})  # as large as they are long
 
 
 def pack_result(result: Any) -> bytes | _parcels.Parcel:
@@ -24,8 +23,7 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
     Raises:
         TaskSerializationError: it cannot be pickled, or not be loaded again.
     """
-    kind = type(result)
-    if kind in _SMALL or (kind in _TEXTS and len(result) < _parcels.LARGE):
+    if type(result) in _SMALL or _parcels.are_small((result,)):
         return pickle.dumps(result, 5)
     foreign = False
 

@@ -12,17 +12,12 @@ from procsched.errors import TaskSerializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
 _DEPTH = 12  # how deep to look for what cannot be pickled
 _LOOKS = 2000  # how many objects to look at
-# A call of values whose types are among these is small, or as large as they are long, which is soon seen.
-_SMALL = frozenset({type(None), bool, int, float, complex, type})
-_TEXTS = frozenset({str, bytes})
-_LISTS = frozenset({list, tuple, set, frozenset})
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, type})
-_FEW = 10  # items that are looked at
 
 
 def pack(
@@ -44,8 +39,8 @@ def pack(
         try:
             if not apart or (
                 type(action) in _FUNCTIONS
-                and (not args or _is_small(args))
-                and (not kwargs or _is_small(kwargs.values()))
+                and (not args or _parcels.are_small(args))
+                and (not kwargs or _parcels.are_small(kwargs.values()))
             ):
                 data = pickle.dumps(call, 5)
                 if b"_main__" in data:  # `__main__`, and `__mp_main__` in a child of multiprocessing
@@ -65,20 +60,6 @@ def pack(
         return packed
     except Exception as error:
         raise _explain(action, args, kwargs, error) from error
-
-
-def _is_small(values: Iterable[Any], depth: int = 1) -> bool:
-    """Return whether values are small for certain, after no more than a look."""
-    for value in values:
-        kind = type(value)
-        if kind in _SMALL:
-            continue
-        if kind in _TEXTS:
-            if len(value) >= _parcels.LARGE:
-                return False
-        elif kind not in _LISTS or not depth or len(value) > _FEW or not _is_small(value, depth - 1):
-            return False
-    return True
 
 
 def _plain(call: object) -> _parcels.Dump:
