@@ -171,8 +171,11 @@ def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
         rig.wait(rig.at_once(note, rig.path(), "warm"))
         pace_of(note).seconds = BRIEF
         held = [rig.at_once(note, path, "held", gate) for gate in gates]
-        tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
-        support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
+        support.wait_for_file(path, lines=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process, "BRIEF", 3600.0)  # so that they are not found out
+            tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
+            support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
         open_gate(gates[0])
         for task in tasks:
             assert rig.wait(task).ok
