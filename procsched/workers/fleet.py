@@ -310,7 +310,9 @@ class Fleet(Alarm):
             worker.recall_locked()
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
-        if worker.call is not None and worker.held is None:
+        call = worker.call
+        # Where its end is decided, and nothing came behind it, no answer counts any more.
+        if call is not None and worker.held is None and (call.verdict is None or worker.ahead):
             worker.read(limit=1 << 20)
 
     def _was_spared(self, worker: Worker, call: Call) -> bool:
