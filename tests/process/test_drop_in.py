@@ -25,14 +25,16 @@ def test_tqdm_shows_map_and_as_completed(bench: Bench) -> None:
     """A bar of tqdm around either counts to the end."""
     from tqdm import tqdm
 
-    shown = io.StringIO()
-    results = bench.executor.map(faults.identity, range(10))
-    assert list(tqdm(results, total=10, file=shown)) == list(range(10))
-    futures = [bench.executor.submit(faults.identity, n) for n in range(10)]
-    done = tqdm(concurrent.futures.as_completed(futures), total=10, file=shown)
-    assert sorted(future.result() for future in done) == list(range(10))
-    assert shown.getvalue().count("10/10") == 2
-    tqdm.monitor.exit()
+    shown = [io.StringIO(), io.StringIO()]
+    try:
+        results = bench.executor.map(faults.identity, range(10))
+        assert list(tqdm(results, total=10, file=shown[0])) == list(range(10))
+        futures = [bench.executor.submit(faults.identity, n) for n in range(10)]
+        done = tqdm(concurrent.futures.as_completed(futures), total=10, file=shown[1])
+        assert sorted(future.result() for future in done) == list(range(10))
+    finally:
+        tqdm.monitor.exit()
+    assert all("10/10" in text.getvalue() for text in shown)
 
 
 @pytest.mark.parametrize("name", ["terminate_workers", "kill_workers"])
