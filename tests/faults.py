@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import resource
 import signal
 import stat
@@ -386,6 +387,12 @@ def write_half_frame_and_return() -> None:
 def write_half_header_and_return() -> None:
     """Write a header that announces more than will come, and return."""
     _write_to_parent(b"".join(wire.encode(wire.DONE, 1, b"x" * 60_000))[: wire.HEADER.size])
+
+
+def answer_three_times() -> str:
+    """Answer the first call of this worker twice beside the answer that the worker gives."""
+    _write_to_parent(b"".join(wire.encode(wire.DONE, 1, pickle.dumps("early"))) * 2)
+    return "late"
 
 
 HALVES: tuple[Callable[[str], object], ...] = (write_half_frame, write_half_header)

@@ -154,7 +154,8 @@ class DueQueue:
 class ReadyOrder:
     """Entries that are due, by (priority, due time, arrival). They leave when a worker is free.
 
-    One that the pool sends ahead of that is *lent*: it still counts as waiting, and is given back or begins.
+    One that the pool sends ahead of that is *lent*: it still counts as waiting, and is given back or begins. Nothing
+    that is lent is withdrawn: see `Driver.recalled`.
 
     Attributes:
         outrun: an entry has come that goes before one that is lent; whoever sees to it resets it.
@@ -227,8 +228,6 @@ class ReadyOrder:
         return [
             item[4] for item in sorted(self._heap.items, key=lambda i: i[:3]) if item[3] == item[4].generation
         ]
-
-    # Nothing that is lent is withdrawn: see `Driver.recalled`.
 
     def check(self) -> None:
         """Assert the invariants."""

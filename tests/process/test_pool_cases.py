@@ -249,6 +249,15 @@ def test_a_signal_is_never_sent_to_a_number_that_was_reaped(
     assert sent == []
 
 
+def test_answers_out_of_turn_count_once(bench: Bench) -> None:
+    """A worker that answers a call three times is free once, not three times: two calls never share it."""
+    assert bench.submit(faults.answer_three_times).result(support.TIMEOUT) in ("early", "late")
+    support.eventually(lambda: bench.counters()["late_results"] >= 2, what="the other answers have come")
+    idle = bench.core.pool.idle
+    assert len(set(idle)) == len(idle)
+    bench.assert_usable()
+
+
 STEPS = [
     ("procsched.workers.pool.ProcessPool", "on_answers"),
     ("procsched.workers.fleet.Fleet", "on_gone"),
