@@ -114,6 +114,11 @@ class Worker:
         if options["initializer"] is not None:
             function, args, kwargs = pickle.loads(options["initializer"])
             function(*args, **kwargs)
+        for name in options["modules"]:
+            try:
+                __import__(name)
+            except BaseException:  # the call that needs it will raise the same
+                continue
         self.umask = os.umask(0)
         os.umask(self.umask)
         try:
@@ -121,12 +126,11 @@ class Worker:
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self.home = -1
         self.mask = _pthread_sigmask(signal.SIG_BLOCK, ())
-        # What the initializer started belongs to the worker and not to a run.
+        # What has been started so far belongs to the worker and not to a run.
         self.base = self.settings()
         self.threads = _thread._count()
-        self.children = (
-            set(_system.process_children(self.pid)) if options["initializer"] is not None else set()
-        )
+        started = options["initializer"] is not None or options["modules"]
+        self.children = set(_system.process_children(self.pid)) if started else set()
         try:
             self.peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:

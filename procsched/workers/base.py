@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from procsched._core.models import ExecutionRecord, Outcome
 
@@ -89,16 +90,18 @@ def record_of(
 
 
 class Pace:
-    """How long the calls of one function take, as far as is known. Shared by them; only the pool changes it.
+    """What is known of the calls of one function. Shared by them; only the pool changes it.
 
     Attributes:
         seconds: what the next one will take, infinite while nobody knows.
+        module: what a new worker has to import first, "" where it goes without.
     """
 
-    __slots__ = ("seconds",)
+    __slots__ = ("module", "seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "") -> None:
         self.seconds = math.inf
+        self.module = module
 
     def note(self, seconds: float) -> None:
         """A call has taken `seconds`. A long one counts at once, a short one by and by."""
@@ -123,8 +126,16 @@ def pace_of(function: Any) -> Pace:
     if pace is None:
         if len(_paces) >= _PACES_KEPT:
             _paces.clear()
-        pace = _paces.setdefault(key, Pace())
+        pace = _paces.setdefault(key, Pace(_module_of(function)))
     return pace
+
+
+def _module_of(function: Any) -> str:
+    """Return the name of the module from which a worker takes a function, "" for one that is sent by value."""
+    name = getattr(function, "__module__", None)
+    found = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None
+    by_name = found is not None and getattr(found, getattr(function, "__name__", ""), None) is function
+    return str(name) if by_name else ""
 
 
 class Call:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 MOST_SPARES = 2
 FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
 LAST_BACKOFF = 5.0
+MODULES_KEPT = 16  # imported by spares
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
 
 logger = logging.getLogger("procsched")
@@ -84,6 +85,8 @@ class Fleet(Alarm):
         self._not_before = -math.inf  # steady time before which nothing is started
         self._spares = 1
         self._by_value = False  # whether the helper knows that calls are pickled by value
+        # What the calls of late had to import, the newest last; None once a spare has failed over it.
+        self._modules: dict[str, None] | None = {}
         self._closing = False
         self._close_steps = 0
         # Started here, for it takes a while until it listens, and a thread has to be started meanwhile.
@@ -119,8 +122,9 @@ class Fleet(Alarm):
             if not self._by_value and "cloudpickle" in sys.modules:
                 self._by_value = True
                 self._launcher.prepare_by_value()
+            spare = not wanted or self.pool.running >= self.pool.size  # nobody waits for it
             for _ in range(missing):
-                self._spawn(spare=not wanted)
+                self._spawn(spare=spare)
         except Exception as error:  # no descriptors, processes or memory; or no interpreter to start
             self._start_failed(f"no worker could be started: {type(error).__name__}: {error}", None)
 
@@ -195,16 +199,20 @@ class Fleet(Alarm):
         self.loop.hurry(worker.alarm)
         worker.seen_path = list(sys.path)
         worker.path = import_path()
-        worker.send_start(pickle.dumps(self._start_message(worker.path), 5))
+        worker.send_start(pickle.dumps(self._start_message(worker, spare=spare), 5))
 
-    def _start_message(self, path: list[str]) -> dict[str, Any]:
+    def _start_message(self, worker: Worker, *, spare: bool) -> dict[str, Any]:
         """Return what a new worker is to become."""
         import resource
 
         options = self.pool.options
+        for other in self.workers.values():
+            self._note_module(other.call)
+        worker.imports = bool(spare and self._modules)
         environ = dict(os.environ) if options.env is None else options.env
         return {
-            "path": path,
+            "path": worker.path,
+            "modules": list(self._modules or ()) if spare else [],
             "argv": list(sys.argv),
             "environ": None if environ == self._sent_environ else environ,
             "cwd": options.cwd or working_directory(),
@@ -213,6 +221,18 @@ class Fleet(Alarm):
             "nice": options.nice,
             "initializer": options.initializer,
         }
+
+    def _note_module(self, call: Call | None) -> None:
+        """Remember what a call had to import, so that the next spare has done it before anybody waits for it."""
+        modules = self._modules
+        if call is None or call.pace is None or modules is None:
+            return
+        module = call.pace.module
+        if module:
+            modules.pop(module, None)
+            modules[module] = None
+            if len(modules) > MODULES_KEPT:
+                del modules[next(iter(modules))]
 
     def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
         """The helper has forked a worker."""
@@ -276,6 +296,7 @@ class Fleet(Alarm):
         self._hear_last(worker)
         was = worker.state
         call = self._detach(worker, stuck=len(stuck))
+        self._note_module(call)
         ending = worker.held
         if call is not None and ending is None and self._was_spared(worker, call):
             call = None
@@ -286,7 +307,10 @@ class Fleet(Alarm):
             verdicts.facts_of(ending, status)
             worker.add_output(ending, call)
         failure = None
-        if not worker.ready and was is not WorkerState.LEAVING:
+        if not worker.ready and worker.imports:
+            self._modules = None  # one of them may be to blame: whoever calls it is told
+            self.loop.call_soon(lambda: self.ensure(wanted=True))
+        elif not worker.ready and was is not WorkerState.LEAVING:
             words = f"the worker could not start: it died ({verdicts.exit_words(status)[0]})"
             text, traceback = worker.start_error or (words, None)
             failure = text, traceback or worker.output.take()[1]

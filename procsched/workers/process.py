@@ -111,6 +111,7 @@ class Worker(Alarm):
         "hard_at",
         "held",
         "hung_up",
+        "imports",
         "last_number",
         "number",
         "out",
@@ -172,6 +173,7 @@ class Worker(Alarm):
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
         self.ready = False
+        self.imports = False  # whether it imports modules before it is ready
         self.dead = False  # its end was reported; what it wrote before may still be read
         self.hung_up = False  # its stream has ended
         self.decoder = wire.Decoder()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from procsched import Outcome, ProcessExecutor
+from procsched.future import ProcessFuture
 from tests import faults, support
 from tests.pools import Bench, assert_reaped, only_record, open_gate, told_pids
 
@@ -101,6 +104,62 @@ def test_after_a_kill_the_spare_takes_the_next_call(tmp_path: Path) -> None:
         assert bench.ready_pids(1) != ready
         open_gate(gate)
         assert waiting.result(support.TIMEOUT) == "through"
+
+
+IMPORTED = """
+import os
+from tests import faults
+told = {told!r}
+{more}
+with open(told, "a") as file:
+    print(os.getpid(), file=file)
+
+def stay(gate):
+    faults.wait_at_gate(gate)
+    return os.getpid()
+"""
+
+
+def _call_from(bench: Bench, directory: Path, name: str, more: str = "") -> tuple[Any, str, ProcessFuture]:
+    """Begin a call from a new module; return its function, where imports are told, and the call."""
+    told, gate = bench.path("imported"), bench.gate()
+    (directory / f"{name}.py").write_text(IMPORTED.format(told=told, more=more))
+    module = importlib.import_module(name)
+    Path(told).unlink()  # that was we
+    future = bench.submit(module.stay, gate)
+    told_pids(Path(told))
+    return module.stay, told, future
+
+
+def test_a_spare_has_imported_what_its_call_will_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the call that runs had to import is imported by the next worker before it is ready."""
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bench(tmp_path, 1) as bench:
+        stay, told, first = _call_from(bench, tmp_path, "imported_ahead")
+        running, spare = told_pids(Path(told), lines=2)
+        assert spare in bench.ready_pids()
+        first.cancel()
+        gate = bench.gate()
+        second = bench.submit(stay, gate)
+        open_gate(gate)
+        assert second.result(support.TIMEOUT) == spare
+        assert running != spare
+
+
+def test_an_import_that_kills_a_spare_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one starts without it, and no call hears of it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bench(tmp_path, 1) as bench:
+        _stay, _told, first = _call_from(
+            bench, tmp_path, "imported_once", "if os.path.exists(told): os._exit(3)"
+        )
+        assert bench.ready_pids()
+        assert bench.counters()["spawned"] == 3
+        assert bench.counters()["start_failures"] == 0
+        first.cancel()
+        assert bench.submit(faults.identity, 1).result(support.TIMEOUT) == 1
 
 
 def test_an_initializer_that_fails_is_told_once_and_may_be_repaired(tmp_path: Path) -> None:
