@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from procsched import _system
 from procsched._core.failures import describe
@@ -11,6 +12,7 @@ from procsched._core.planning import wait_seconds
 from procsched.scheduler.driver import Driver
 
 FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
+LEAD = 0.0001  # seconds by which the timer wakes too early: so long a thread may take to be running again
 LONGEST_STALL = 3600.0  # seconds, between looks at a clock that stands still and cannot tell of moves
 
 log = logging.getLogger("procsched")
@@ -67,17 +69,20 @@ class TimedDriver(Driver):
             before = self.clock.monotonic()
             seconds = self._seconds_to_wait(wall, line, deadline)
             if seconds is not None:
-                seconds = max(seconds, stall)
-            self._timer_waits = True
-            try:
-                self.clock.wait(self._changed, seconds)
-            finally:
-                self._timer_waits = False
-            if seconds is None or self._stale or self._real or self.clock.watches_steps:
-                return 0.0
-            # A clock that cannot tell of its moves and stands still: looking again and again is useless.
-            stopped = self.clock.monotonic() == before
-            return min(max(2.0 * seconds, FIRST_BACKOFF), LONGEST_STALL) if stopped else 0.0
+                seconds = max(seconds - LEAD, 0.0) if self._real else max(seconds, stall)
+            if seconds != 0.0 or not self._real:
+                self._timer_waits = True
+                try:
+                    self.clock.wait(self._changed, seconds)
+                finally:
+                    self._timer_waits = False
+                if seconds is None or self._stale or self._real or self.clock.watches_steps:
+                    return 0.0
+                # A clock that cannot tell of its moves and stands still: looking again and again is useless.
+                stopped = self.clock.monotonic() == before
+                return min(max(2.0 * seconds, FIRST_BACKOFF), LONGEST_STALL) if stopped else 0.0
+        time.sleep(0)  # it is due at any moment: let others run, and look again
+        return 0.0
 
     def _seconds_to_wait(self, wall: float, line: float, deadline: float | None) -> float | None:
         due = self.engine.due
