@@ -13,7 +13,6 @@ from __future__ import annotations
 import _pickle as pickle
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
-import _thread
 import errno
 import faulthandler
 import fcntl
@@ -40,6 +39,7 @@ from procsched.child.protocol import (
     STARTED,
     STARTED_AT,
 )
+from procsched.child.surroundings import Surroundings, flush_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,12 +48,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _getsignal: Any = signal.getsignal
-_pthread_sigmask: Any = signal.pthread_sigmask
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
-FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
-_RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _TIMERS = tuple(
     getattr(signal, name)
     for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
@@ -81,13 +78,7 @@ class Worker:
         self.outgoing: _parcels.Parcel | None = None  # the result that is to be sent
         self.timer = _system.open_kernel_timer()
         self.backstop = False  # whether the timer is armed
-        self.home = -1  # descriptor of the working directory
-        self.umask = 0o022
-        self.base: list[Any] = []  # what `settings` said before the first run
-        self.threads = 0
-        self.children: set[int] = set()
-        self.mask: set[Any] = set()
-        self.peak_fd = -1
+        self.surroundings: Surroundings  # from `start` on
         self.handlers: tuple[tuple[int, Callable[[int, FrameType | None], None]], ...] = ()
         self.frame: wire.Frame  # of the run that is going on, or was last
         self.began = 0.0  # steady time
@@ -119,22 +110,9 @@ class Worker:
                 __import__(name)
             except BaseException:  # the call that needs it will raise the same
                 continue
-        self.umask = os.umask(0)
-        os.umask(self.umask)
-        try:
-            self.home = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
-            self.home = -1
-        self.mask = _pthread_sigmask(signal.SIG_BLOCK, ())
         # What has been started so far belongs to the worker and not to a run.
-        self.base = self.settings()
-        self.threads = _thread._count()
-        started = options["initializer"] is not None or options["modules"]
-        self.children = set(_system.process_children(self.pid)) if started else set()
-        try:
-            self.peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            self.peak_fd = -1
+        started = bool(options["initializer"] is not None or options["modules"])
+        self.surroundings = Surroundings(started=started)
 
     def install_signals(self) -> None:
         """Take the signals that are ours. Put back before each run, for a run may have taken them."""
@@ -253,11 +231,12 @@ class Worker:
             self.release(saved)
         end = time.monotonic()
         asked = end - began >= WORTH_ASKING
-        cpu, peak = self.usage() if asked else (-1.0, 0)
-        dirty = self.tidy(end - began)
+        surroundings = self.surroundings
+        cpu, peak = surroundings.usage() if asked else (-1.0, 0)
+        dirty = surroundings.tidy(end - began)
         if flags & wire.SOFT:
             dirty.append("what the soft limit interrupted")
-        if asked and self.settings() != self.base:
+        if asked and surroundings.have_changed():
             dirty.append("settings of the process")
         facts = b""
         if asked or dirty:
@@ -370,7 +349,7 @@ class Worker:
             )
             self.channel.write(wire.encode(wire.PROGRESS, number, payload))
 
-    # -- between runs --------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------
 
     def capture(self) -> tuple[int, int]:
         """Point stdout and stderr at the parent; return copies of where they pointed."""
@@ -385,79 +364,10 @@ class Worker:
             os.dup2(copy, fd)
             os.close(copy)
 
-    def usage(self) -> tuple[float, int]:
-        """Return CPU seconds and peak resident bytes since the last call, and begin anew."""
-        own = resource.getrusage(resource.RUSAGE_SELF)
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-        spent = cpu - self.spent
-        self.spent = cpu
-        if self.peak_fd < 0:
-            return spent, 0  # the peak would be that of an earlier run
-        try:
-            os.pwrite(self.peak_fd, b"5", 0)  # proc(5), clear_refs: resets the high-water mark
-        except OSError:
-            os.close(self.peak_fd)
-            self.peak_fd = -1
-        return spent, own.ru_maxrss * 1024
-
-    spent = 0.0
-
-    def settings(self) -> list[Any]:
-        """Return what a run can change in its process beyond what `tidy` puts back.
-
-        Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more.
-        """
-        standard: list[Any] = []
-        for fd in (0, 1, 2):
-            try:
-                stat = os.fstat(fd)
-                standard.append((stat.st_dev, stat.st_ino))
-            except OSError:
-                standard.append(None)
-        limits = [resource.getrlimit(which) for which in _RLIMITS]
-        ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(), os.getgid())
-        affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-        return [standard, limits, ids, os.getpriority(os.PRIO_PROCESS, 0), affinity]
-
-    def tidy(self, seconds: float) -> list[str]:
-        """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
-        left = []
-        if _thread._count() > self.threads:
-            left.append("threads")
-        if seconds >= FORK_COST and self.has_children():
-            left.append("processes")
-        if _pthread_sigmask(signal.SIG_BLOCK, ()) != self.mask:
-            left.append("signal mask")
-        os.umask(self.umask)
-        try:
-            os.fchdir(self.home)  # cheaper than to ask where we are
-        except OSError:
-            left.append("working directory")
-        return left
-
-    def has_children(self) -> bool:
-        """Return whether the run has left processes; those that have ended are reaped."""
-        while True:
-            try:
-                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
-                    return not self.children.issuperset(_system.process_children(self.pid))
-            except ChildProcessError:
-                return False
-
 
 def _number(value: Any) -> float:
     """Return a count as it is, and what is like a number as a float."""
     return value if type(value) is int else float(value)
-
-
-def flush_streams() -> None:
-    """Flush stdout and stderr, whatever the run made of them."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            continue
 
 
 def run_worker(
@@ -487,7 +397,7 @@ def run_worker(
             os._exit(1)
         if options["spare"]:
             worker.rehearse()
-        worker.channel.write(wire.encode(wire.READY, second=worker.usage()[0]))
+        worker.channel.write(wire.encode(wire.READY, second=worker.surroundings.usage()[0]))
         worker.serve()
         code = 0
     except OSError as error:

@@ -1,0 +1,117 @@
+"""What a run can change in its process, beside its own objects: noted before the first run, put back after each."""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import _thread
+import os
+import resource
+import sys
+
+from procsched import _system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_pthread_sigmask: Any = signal.pthread_sigmask
+
+FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
+_RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+class Surroundings:
+    """Where the runs of this process take place, as it was before the first.
+
+    Args:
+        started: whether processes may have been started by now; they belong to no run.
+    """
+
+    def __init__(self, *, started: bool) -> None:
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        try:
+            flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+            self._directory = os.open(".", flags)
+        except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
+            self._directory = -1
+        self._mask = _pthread_sigmask(signal.SIG_BLOCK, ())
+        self._settings = _settings()
+        self._threads = _thread._count()
+        self._children = set(_system.process_children(os.getpid())) if started else set()
+        self._cpu = 0.0  # seconds, at the last look
+        try:
+            self._peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self._peak_fd = -1
+
+    def usage(self) -> tuple[float, int]:
+        """Return CPU seconds and peak resident bytes since the last call, and begin anew."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        spent = cpu - self._cpu
+        self._cpu = cpu
+        if self._peak_fd < 0:
+            return spent, 0  # the peak would be that of an earlier run
+        try:
+            os.pwrite(self._peak_fd, b"5", 0)  # proc(5), clear_refs: resets the high-water mark
+        except OSError:
+            os.close(self._peak_fd)
+            self._peak_fd = -1
+        return spent, own.ru_maxrss * 1024
+
+    def have_changed(self) -> bool:
+        """Return whether a run has changed what `tidy` does not put back.
+
+        Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more.
+        """
+        return _settings() != self._settings
+
+    def tidy(self, seconds: float) -> list[str]:
+        """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
+        left = []
+        if _thread._count() > self._threads:
+            left.append("threads")
+        if seconds >= FORK_COST and self._has_children():
+            left.append("processes")
+        if _pthread_sigmask(signal.SIG_BLOCK, ()) != self._mask:
+            left.append("signal mask")
+        os.umask(self._umask)
+        try:
+            os.fchdir(self._directory)  # cheaper than to ask where we are
+        except OSError:
+            left.append("working directory")
+        return left
+
+    def _has_children(self) -> bool:
+        """Return whether the run has left processes; those that have ended are reaped."""
+        while True:
+            try:
+                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
+                    return not self._children.issuperset(_system.process_children(os.getpid()))
+            except ChildProcessError:
+                return False
+
+
+def _settings() -> list[Any]:
+    standard: list[Any] = []
+    for fd in (0, 1, 2):
+        try:
+            stat = os.fstat(fd)
+            standard.append((stat.st_dev, stat.st_ino))
+        except OSError:
+            standard.append(None)
+    limits = [resource.getrlimit(which) for which in _RLIMITS]
+    ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(), os.getgid())
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    return [standard, limits, ids, os.getpriority(os.PRIO_PROCESS, 0), affinity]
+
+
+def flush_streams() -> None:
+    """Flush stdout and stderr, whatever the run made of them."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
