@@ -42,6 +42,8 @@ START = 1  # payload: a pickled dict, how to begin; answered by READY or START_F
 # its timeout or -1; third: run and attempt, 32 bits each; meta: id and name of its task, with a zero byte between.
 CALL = 2
 PATH = 3  # payload: pickled sys.path
+# CALLS: a packet of small calls that are all AHEAD; number: of the first, the others follow; payload: see `packet`.
+CALLS = 4
 
 # Worker to parent.
 READY = 16
@@ -97,6 +99,25 @@ def encode(
     if len(payload) < _SMALL:
         return [head + payload]
     return [head, payload]
+
+
+def packet(first: int, calls: list[tuple[bytes, float, float, int, bytes]]) -> list[bytes | bytearray]:
+    """Return a frame of several calls, as `encode` does; a tenth of the work of one for each.
+
+    Args:
+        first: number of the first call.
+        calls: payload, first, second, third and meta of each, as in a CALL.
+    """
+    return encode(CALLS, first, pickle.dumps(calls, 5))
+
+
+def open_packet(frame: Frame) -> list[Frame]:
+    """Return the calls of a packet that the parent wrote, as frames."""
+    calls = enumerate(pickle.loads(frame.payload), frame.number)
+    return [
+        Frame(CALL, AHEAD, number, first, second, third, meta, payload)
+        for number, (payload, first, second, third, meta) in calls
+    ]
 
 
 def unpack(payload: bytes | bytearray, count: int) -> tuple[Any, ...]:

@@ -39,17 +39,24 @@ class Channel:
             target = decoder.target
             if target is not None:
                 count = os.readv(self.fd, [target])
-                frame = decoder.filled(count) if count else None
-                if frame is not None:
-                    return frame
                 if not count:
                     return None
+                frame = decoder.filled(count)
+                if frame is not None:
+                    self._take(frame)
                 continue
             data = os.read(self.fd, 1 << 16)
             if not data:
                 return None
-            self.frames.extend(decoder.feed(data))
+            for frame in decoder.feed(data):
+                self._take(frame)
         return self.frames.popleft()
+
+    def _take(self, frame: wire.Frame) -> None:
+        if frame.kind == wire.CALLS:
+            self.frames.extend(wire.open_packet(frame))
+        else:
+            self.frames.append(frame)
 
     def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
         """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""

@@ -220,16 +220,17 @@ class Worker(Alarm):
         """Take calls beyond the one that runs, and send them. None captures its output."""
         self.tokens.grant(self.last_number + 1, len(calls))
         self._refresh_path_locked()
-        parts: list[bytes | bytearray] = []
+        first = self.last_number + 1
+        packet = []
         for call in calls:
             self._number_locked(call)
+            call.sent_ahead, call.told = True, False
             backstop = 0.0
             if call.timeout is not None and self.pool.real_clock:
                 backstop = call.timeout + call.grace + BACKSTOP_MARGIN
-            parts += self._frame(call, wire.AHEAD, backstop)
-            call.sent_ahead, call.told = True, False
+            packet.append((call.payload, backstop, *self._facts(call)))
         self.ahead.extend(calls)
-        self.out.append(memoryview(b"".join(parts)))
+        self.out.extend(map(memoryview, wire.packet(first, packet)))
         self.flush_locked()
 
     def go_on_locked(self, ended_at: float) -> bool:
@@ -367,16 +368,20 @@ class Worker(Alarm):
 
     @staticmethod
     def _frame(call: Call, flags: int, backstop: float) -> list[bytes | bytearray]:
-        name = b"\0"
-        if call.task_id or call.name:
-            name = f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass")
-        timeout = -1.0 if call.timeout is None else call.timeout
-        numbers = call.run << 32 | call.attempt
         payload = call.payload
         if type(payload) is not bytes:
             flags |= wire.WHOLE if payload.fd < 0 else wire.APART
             payload = payload.data
-        return wire.encode(wire.CALL, call.number, payload, flags, backstop, timeout, numbers, name)
+        return wire.encode(wire.CALL, call.number, payload, flags, backstop, *Worker._facts(call))
+
+    @staticmethod
+    def _facts(call: Call) -> tuple[float, int, bytes]:
+        """Return what `current_run()` is to know: limit, numbers, names."""
+        name = b"\0"
+        if call.task_id or call.name:
+            name = f"{call.task_id}\0{call.name}".encode("utf-8", "surrogatepass")
+        timeout = call.timeout
+        return -1.0 if timeout is None else timeout, call.run << 32 | call.attempt, name
 
     def _send_parcel_locked(self, call: Call) -> None:
         """Send the descriptor of a large call ahead of its frame. Where it cannot go, loading says so in the worker."""

@@ -29,6 +29,7 @@ from procsched import (
     TaskTimeoutError,
     WorkerCrashedError,
 )
+from procsched._core import wire
 from procsched.future import ProcessFuture
 from procsched.workers import process
 from procsched.workers.base import pace_of
@@ -155,6 +156,25 @@ def has_ahead(worker: Worker) -> bool:
 
 
 # --- what is sent ahead, and what is not ------------------------------------------------------------------------
+
+
+def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of some kilobytes each go in packets too, and each gets its own bytes."""
+    sizes = []
+    packet = wire.packet
+
+    def measured(first: int, calls: list[Any]) -> list[bytes | bytearray]:
+        parts = packet(first, calls)
+        sizes.append(sum(map(len, parts)))
+        return parts
+
+    warm(bench, faults.length, b"")
+    monkeypatch.setattr(wire, "packet", measured)
+    monkeypatch.setattr(process, "BRIEF", 3600.0)  # however long this takes on a busy machine
+    with deaf(bench):
+        futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
+    assert [future.result(support.TIMEOUT) for future in futures] == [3000 + n for n in range(200)]
+    assert max(sizes) > 1 << 16
 
 
 def test_calls_sent_ahead_start_in_order_once_each(bench: Bench) -> None:

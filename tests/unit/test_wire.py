@@ -98,6 +98,24 @@ def test_feed_alone_gives_the_same(sent: list[wire.Frame], places: list[int], tr
     assert plain(found) == sent
 
 
+calls = st.tuples(
+    payloads, st.floats(allow_nan=False), st.floats(allow_nan=False), st.integers(0, 2**64 - 1), st.binary()
+)
+
+
+@given(st.integers(0, 2**60), st.lists(calls, max_size=5))
+def test_the_calls_of_a_packet_come_out_as_frames(
+    first: int, sent: list[tuple[bytes, float, float, int, bytes]]
+) -> None:
+    """Numbered on from the first, and to be begun only with a token."""
+    data = b"".join(bytes(part) for part in wire.packet(first, sent))
+    (frame,) = decoded(wire.Decoder(), [data])
+    assert wire.open_packet(frame) == [
+        wire.Frame(wire.CALL, wire.AHEAD, first + index, *facts, payload)
+        for index, (payload, *facts) in enumerate(sent)
+    ]
+
+
 @given(frames, st.integers(0, 10_000_000))
 def test_a_frame_that_is_not_whole_never_comes_out(frame: wire.Frame, end: int) -> None:
     """Of a frame whose end is missing nothing is seen but that it has begun."""
