@@ -9,6 +9,7 @@ import types
 
 from procsched import _byvalue, _parcels
 from procsched.errors import TaskSerializationError
+from procsched.workers import closures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def pack(
 ) -> bytes | _parcels.Parcel:
     """Pickle a call so that a worker can load it.
 
-    Plain pickle where it serves, which is quick; cloudpickle for what lives in the main script, a closure, a lambda
-    or a module registered with `cloudpickle.register_pickle_by_value`, because a worker never runs the user's script.
+    Plain pickle where it serves, which is quick, also for most closures and lambdas (`closures.py`); cloudpickle for
+    what lives in the main script or a module registered with `cloudpickle.register_pickle_by_value`, because a worker
+    never runs the user's script.
 
     Args:
         apart: whether a large call may be made a parcel.
@@ -37,7 +39,9 @@ def pack(
     if "cloudpickle" not in sys.modules or not _registered_by_value():
         data: bytes | _parcels.Parcel | None = None
         try:
-            if not apart or (
+            if apart and type(action) is types.FunctionType and closures.goes_by_value(action):
+                data = closures.pack(action, args, kwargs)
+            elif not apart or (
                 type(action) in _FUNCTIONS
                 and (not args or _parcels.are_small(args))
                 and (not kwargs or _parcels.are_small(kwargs.values()))

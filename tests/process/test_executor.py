@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,31 @@ def test_each_call_starts_from_its_own_bytes(bench: Bench) -> None:
     cell[0] = 2
     second = bench.executor.submit(read)
     assert (first.result(support.TIMEOUT), second.result(support.TIMEOUT)) == (1, 2)
+
+
+def test_each_call_has_globals_of_its_own(single: Bench) -> None:
+    """No run of a function of the main script sees what another did to its globals; the caller's changes count."""
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    source = "count = 0\ndef add(seen=[]):\n    global count\n    count += 1\n    seen.append(count)\n    return seen"
+    exec(source, scope)
+    for _ in range(3):
+        assert single.submit(scope["add"]).result(support.TIMEOUT) == [1]
+    scope["count"] = 5
+    assert single.submit(scope["add"]).result(support.TIMEOUT) == [6]
+    assert scope["count"] == 5
+
+
+def test_the_traceback_of_a_closure_names_its_line(bench: Bench) -> None:
+    """An error of a closure leads to the file and the line where it is written."""
+    text = "no"
+
+    def fail() -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="no") as caught:
+        bench.submit(fail).result(support.TIMEOUT)
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert (last.filename, last.name, last.line) == (__file__, "fail", "raise ValueError(text)")
 
 
 def test_records_tell_of_the_call(bench: Bench) -> None:
