@@ -24,7 +24,7 @@ import time
 
 from procsched import _parcels, _system
 from procsched._core import wire
-from procsched.child import current
+from procsched.child import current, references
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
 from procsched.child.protocol import (
@@ -271,10 +271,14 @@ class Worker:
                 self.armed = True
                 if self.page[ASK_NUMBER] == frame.number:  # its signal came before it could be heard
                     self.on_soft(SOFT_SIGNAL, None)
-                function, args, kwargs = (
-                    pickle.loads(frame.payload) if parcel is None else _parcels.load(parcel)
-                )
-                parcel = None  # only what was made of it keeps it alive
+                kwargs = None
+                if parcel is not None:
+                    function, args, kwargs = _parcels.load(parcel)
+                    parcel = None  # only what was made of it keeps it alive
+                elif frame.payload[0] == references.MARK:
+                    function, args = references.load(bytes(frame.payload))
+                else:
+                    function, args, kwargs = pickle.loads(frame.payload)
                 stage = "run"
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if hasattr(type(result), "__await__"):  # as `await` asks; the object may answer anything

@@ -9,7 +9,7 @@ import types
 
 from procsched import _byvalue, _parcels
 from procsched.errors import TaskSerializationError
-from procsched.workers import closures
+from procsched.workers import closures, references
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def pack(
 ) -> bytes | _parcels.Parcel:
     """Pickle a call so that a worker can load it.
 
-    Plain pickle where it serves, which is quick, also for most closures and lambdas (`closures.py`); cloudpickle for
+    Plain pickle where it serves, which is quick, also for most closures and lambdas (`closures.py`) and quickest for
+    functions with a plain name (`references.py`); cloudpickle for
     what lives in the main script or a module registered with `cloudpickle.register_pickle_by_value`, because a worker
     never runs the user's script.
 
@@ -38,6 +39,10 @@ def pack(
     call = (action, args, kwargs)
     if "cloudpickle" not in sys.modules or not _registered_by_value():
         data: bytes | _parcels.Parcel | None = None
+        if apart and not kwargs and type(action) is types.FunctionType and _parcels.are_small(args):
+            data = references.pack(action, args)
+            if data is not None:
+                return data
         try:
             if apart and type(action) is types.FunctionType and closures.goes_by_value(action):
                 data = closures.pack(action, args, kwargs)

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from procsched import TaskSerializationError
+from procsched.child import references
 from procsched.workers import packing
 from tests import faults
 
 
 def unpack(data: bytes) -> Any:
+    if data[0] == references.MARK:
+        function, args = references.load(data)
+        return function(*args)
     function, args, kwargs = pickle.loads(data)
     return function(*args, **kwargs)
 
