@@ -24,7 +24,7 @@ from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from procsched.calls import Core, Options
@@ -62,9 +62,10 @@ def start(
     each = chunksize == 1 or return_exceptions or options.per_item
     # One for the whole map: what is known of its pace hangs on it.
     run_chunk = functools.partial(apply_each if len(iterables) == 1 else apply_each_star, fn)
-    items: Iterator[Any] = zip(*iterables, strict=False)
-    if not each and len(iterables) == 1:
-        items = iter(iterables[0])  # bare: a tuple around each costs more than the rest
+    if each:
+        items = zip(*iterables, strict=False)
+    else:
+        chunks = _chunks(iterables, chunksize)
     sent: collections.deque[ProcessFuture[Any]] = collections.deque()
 
     def send() -> bool:
@@ -76,7 +77,7 @@ def start(
                 return False
             count = 1
         else:
-            chunk = list(itertools.islice(items, chunksize))
+            chunk = next(chunks)
             if not chunk:
                 return False
             sent.append(core.submit(run_chunk, (chunk,), {}, options))
@@ -95,6 +96,20 @@ def start(
     while len(sent) < window and send():
         pass
     return _results(sent, send, owner, end, tally, chunked=not each, return_exceptions=return_exceptions)
+
+
+def _chunks(iterables: tuple[Iterable[Any], ...], size: int) -> Iterator[Sequence[Any]]:
+    """Yield so many items at a time for ever: where there are no more, an empty chunk."""
+    if len(iterables) != 1:
+        items: Iterator[Any] = zip(*iterables, strict=False)
+    elif type(iterables[0]) is range:
+        # As ranges, which are a few bytes however long they are.
+        span = iterables[0]
+        yield from (span[start : start + size] for start in itertools.count(0, size))
+    else:
+        items = iter(iterables[0])  # bare: a tuple around each costs more than the rest
+    while True:
+        yield list(itertools.islice(items, size))
 
 
 def _check_count(name: str, value: object) -> None:

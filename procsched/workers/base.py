@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 CLOSED_REASON = "killed: the pool was shut down"
 
 
-AHEAD_BYTES = 4096  # pickled; larger calls are not sent ahead
+# Pickled; larger calls are not sent ahead, for what is had back has been sent for nothing. A chunk of a few thousand
+# numbers is: it takes less than a millisecond too.
+AHEAD_BYTES = 1 << 15
 
 
 class Ending:

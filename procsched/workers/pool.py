@@ -53,6 +53,7 @@ MOST_HANDED = 10  # workers that may die before they begin a call, until that co
 
 AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many calls at most
 AHEAD_CALLS = 64
+AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
 
@@ -223,13 +224,15 @@ class ProcessPool:
             most = min(most, self.options.max_runs - worker.runs - len(worker.ahead) - 1)
         calls: list[Call] = []
         left = AHEAD_SECONDS
+        room = AHEAD_ROOM
         more = not self._returned
-        while more and left > 0 and len(calls) < most:
+        while more and left > 0 and room > 0 and len(calls) < most:
             call = self._source.next_call(ahead=True)
             if call is None:
                 more = False
             else:
                 calls.append(call)
+                room -= len(call.payload)
                 left -= CALL_COST + (math.inf if call.pace is None else call.pace.seconds)
         if calls:
             worker.send_ahead_locked(calls)

@@ -32,7 +32,8 @@ from procsched import (
 from procsched._core import wire
 from procsched.future import ProcessFuture
 from procsched.workers import process
-from procsched.workers.base import pace_of
+from procsched.workers.base import AHEAD_BYTES, pace_of
+from procsched.workers.pool import AHEAD_ROOM
 from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import Bench, only_record, open_gate
@@ -174,7 +175,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     with deaf(bench):
         futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
     assert [future.result(support.TIMEOUT) for future in futures] == [3000 + n for n in range(200)]
-    assert max(sizes) > 1 << 16
+    assert AHEAD_ROOM < max(sizes) < AHEAD_ROOM + AHEAD_BYTES
 
 
 def test_calls_sent_ahead_start_in_order_once_each(bench: Bench) -> None:

@@ -70,6 +70,43 @@ def test_an_endless_generator_stays_flat(bench: Bench, options: dict[str, Any]) 
     support.eventually(lambda: bench.core.open == 0)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [range(0), range(1), range(7), range(20, -3, -4), range(5, 5), range(10**30, 10**30 + 9)],
+    ids=str,
+)
+def test_a_range_is_sent_as_ranges(bench: Bench, items: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a range takes a few bytes, however long it is, and its items are what they are."""
+    sent: list[Any] = []
+    submit = bench.core.submit
+
+    def noted(fn: Any, args: Any, *more: Any) -> Any:
+        sent.extend(args)
+        return submit(fn, args, *more)
+
+    monkeypatch.setattr(bench.core, "submit", noted)
+    told: list[tuple[int, int | None]] = []
+    options: dict[str, Any] = {"chunksize": 3, "progress": lambda *counts: told.append(counts)}
+    assert list(bench.executor.map(faults.identity, items, **options)) == list(items)
+    assert sent == [items[start : start + 3] for start in range(0, len(items), 3)]
+    assert told[-1:] == [(len(items), len(items))] * bool(items)
+
+
+@pytest.mark.parametrize("chunksize", [1, 5])
+def test_a_map_over_nothing_is_empty(bench: Bench, chunksize: int) -> None:
+    """Without an iterable, or with an empty one, nothing is called, as in the library."""
+    assert list(bench.executor.map(faults.identity, chunksize=chunksize)) == []
+    assert list(bench.executor.map(faults.identity, (), chunksize=chunksize)) == []
+    assert list(bench.executor.map(faults.add, (), range(3), chunksize=chunksize)) == []
+
+
+def test_an_endless_range_is_read_as_results_are_taken(bench: Bench) -> None:
+    """A range longer than any list is mapped with buffersize."""
+    results = bench.executor.map(faults.identity, range(10**30), chunksize=100, buffersize=2)
+    assert list(itertools.islice(results, 1000)) == list(range(1000))
+    results.close()  # type: ignore[attr-defined]
+
+
 def test_with_buffersize_a_shutdown_ends_the_map(bench: Bench) -> None:
     """Where there is more to send, the iterator says that the executor is shut down, and is not just shorter."""
     results = bench.executor.map(faults.identity, range(100), buffersize=2)
