@@ -59,6 +59,7 @@ class Loop:
         self._timer_lock = threading.Lock()
         self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by _timer_lock
         self._over = False
+        self._pause = 0.0
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._timer_fd = self._wake_read = self._wake_write = -1
         self._poller = _make_poller()
@@ -131,6 +132,10 @@ class Loop:
         except OSError:
             return  # closed: the loop is over
 
+    def pause(self, seconds: float) -> None:
+        """Let what comes now gather for so long before it is looked at. On the loop's thread only."""
+        self._pause = seconds
+
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -167,6 +172,9 @@ class Loop:
 
     def _once(self) -> None:
         timeout = self._set_timer()
+        if self._pause:
+            time.sleep(self._pause)
+            self._pause = 0.0
         for fd, events in self._poller.poll(timeout):
             callback = self._callbacks.get(fd)
             if callback is not None:

@@ -39,7 +39,7 @@ from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import Alarm, Loop
 from procsched.workers.options import PoolOptions, at_least_one
-from procsched.workers.process import RUNNING_STATES, Worker, WorkerState
+from procsched.workers.process import AHEAD_LEAST, RUNNING_STATES, Worker, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many c
 AHEAD_CALLS = 64
 AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
+GATHER = 0.0001  # seconds for which answers gather where a worker has that much to do and more: each costs a wake-up
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
+# The same for somebody who goes on with calls that came later: a worker that waits for a processor is not late.
+OUTRUN = 0.005
 
 _COUNTERS = (
     "spawned",
@@ -257,7 +260,7 @@ class ProcessPool:
         for worker in self.busy:
             if worker.ahead:
                 waiting, since = worker.waiting_locked()
-                if waiting > 0 and time.monotonic() - since > LATE:
+                if waiting > 0 and time.monotonic() - since > OUTRUN:
                     worker.recall_locked()
                     return  # `busy` is as it was, but one at a time is enough
 
@@ -447,6 +450,8 @@ class ProcessPool:
                     self.counters["recycled"] += 1
                 self._take_late_locked()
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
+                if len(worker.ahead) > AHEAD_LEAST:
+                    self.loop.pause(GATHER)
         if over:
             worker.kill()  # it is not used again, and there is nothing left to ask it
         elif worn:

@@ -70,7 +70,7 @@ HANGUP_WAIT = (
 )
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
-AHEAD_LEAST = 8  # so many calls not begun, or fewer, until more are sent
+AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
 PIECE = 1 << 18
 
