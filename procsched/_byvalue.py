@@ -1,7 +1,10 @@
-"""Pickling by value with cloudpickle, keeping the file names that tracebacks need.
+"""Pickling by value with cloudpickle, and what we do otherwise than it.
 
-cloudpickle (from 3.1.2 on) writes ``<dynamic-code>`` in place of a code object's file name, so that equal functions
-give equal bytes wherever they were defined. For us a traceback that names the user's file and line is worth more.
+- cloudpickle (from 3.1.2 on) writes ``<dynamic-code>`` in place of a code object's file name, so that equal functions
+  give equal bytes wherever they were defined. For us a traceback that names the user's file and line is worth more.
+- It makes a class with ``__slots__`` anew without them, and then instances cannot go back to where the slots are.
+- A class that comes back to the process which defined it is that class, and cloudpickle would put the attributes of the
+  copy in the place of its own: methods whose globals are no longer those of the script. Here it is left as it is.
 """
 
 from __future__ import annotations
@@ -9,12 +12,16 @@ from __future__ import annotations
 import functools
 import io
 import types
+import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _pickler: Any = None  # made at the first use, for cloudpickle takes thirty milliseconds to import
+_sent: weakref.WeakSet[type] = weakref.WeakSet()  # classes that went by value
+_received: weakref.WeakSet[type] = weakref.WeakSet()  # classes that came by value, and were not defined here
 
 
 def dumps(value: object) -> bytes:
@@ -75,4 +82,37 @@ def _make_pickler() -> Any:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
 
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = super().reducer_override(obj)
+            if not issubclass(type(obj), type) or type(reduced) is not tuple or len(reduced) != 6:
+                return reduced
+            make, arguments, state, _items, _pairs, set_state = reduced
+            if "__slots__" in obj.__dict__:
+                _keep_slots(obj, arguments, state)
+            _sent.add(obj)
+            return make, arguments, (set_state, state), None, None, set_class
+
     return Pickler
+
+
+def _keep_slots(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> None:
+    """Have a class that is made anew have its slots: they must be there when it is made."""
+    slots = cls.__dict__["__slots__"]
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    namespace = arguments[3] if len(arguments) > 3 else None
+    if isinstance(namespace, dict) and not any(
+        getattr(base, "__module__", "") == "typing" and base.__name__ == "NamedTuple" for base in arguments[2]
+    ):  # an enum and a named tuple are made in ways of their own, and have no slots but those that these give
+        namespace["__slots__"] = names
+        for name, value in cls.__dict__.items():
+            if type(value) is types.MemberDescriptorType and value.__objclass__ is cls:
+                state[0].pop(name, None)
+
+
+def set_class(cls: type, state: tuple[Callable[[Any, Any], object], Any]) -> None:
+    """Fill a class that came by value, unless it has come home. Named in pickles."""
+    if cls in _sent and cls not in _received:
+        return
+    _received.add(cls)
+    set_state, own = state
+    set_state(cls, own)
