@@ -5,6 +5,8 @@
 - It makes a class with ``__slots__`` anew without them, and then instances cannot go back to where the slots are.
 - A class that comes back to the process which defined it is that class, and cloudpickle would put the attributes of the
   copy in the place of its own: methods whose globals are no longer those of the script. Here it is left as it is.
+- What an initializer of the main script has set is there in the calls after it: see `child/initializing.py`, which is
+  told here of the functions and classes that come.
 """
 
 from __future__ import annotations
@@ -23,21 +25,29 @@ _pickler: Any = None  # made at the first use, for cloudpickle takes thirty mill
 _sent: weakref.WeakSet[type] = weakref.WeakSet()  # classes that went by value
 _received: weakref.WeakSet[type] = weakref.WeakSet()  # classes that came by value, and were not defined here
 
+# In a worker with an initializer that came by value. The first two are called with what came, the last with what goes
+# back to the parent and its state, and returns the state to send. `child/closures.py` asks for the first too.
+on_globals: Callable[[dict[str, Any]], None] | None = None
+on_class: Callable[[type], None] | None = None
+without_own: Callable[[Any, Any], Any] | None = None
 
-def dumps(value: object) -> bytes:
-    """Return `value` pickled, what lives in the main script or in a closure by value.
+
+def dumps(value: object, *, homeward: bool = False) -> bytes:
+    """Return `value` pickled, what lives in the main script or in a closure by value; `homeward` as for `dump`.
 
     Raises:
         Exception: whatever cloudpickle or the object's own reduction raises.
     """
     buffer = io.BytesIO()
-    dump(value, buffer)
+    dump(value, buffer, homeward=homeward)
     return buffer.getvalue()
 
 
-def dump(value: object, file: Any, take: Any = None) -> Any:
+def dump(value: object, file: Any, take: Any = None, *, homeward: bool = False) -> Any:
     """Pickle `value` into `file`, with `take` as the callback for buffers (PEP 574); return the pickler.
 
+    Args:
+        homeward: it goes to the parent, which has no use for what the initializer of this worker has set.
     Raises:
         Exception: as `dumps` does.
     """
@@ -45,6 +55,7 @@ def dump(value: object, file: Any, take: Any = None) -> Any:
     if _pickler is None:
         _pickler = _make_pickler()
     pickler = _pickler(file, 5, take)
+    pickler.homeward = homeward
     pickler.dump(value)
     return pickler
 
@@ -81,12 +92,20 @@ def _make_pickler() -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+        homeward = False
 
         def reducer_override(self, obj: Any) -> Any:
+            is_function = type(obj) is types.FunctionType
+            if not is_function and not issubclass(type(obj), type):
+                return NotImplemented
             reduced = super().reducer_override(obj)
-            if not issubclass(type(obj), type) or type(reduced) is not tuple or len(reduced) != 6:
+            if type(reduced) is not tuple or len(reduced) != 6:  # by name
                 return reduced
             make, arguments, state, _items, _pairs, set_state = reduced
+            if self.homeward and without_own is not None:
+                state = without_own(obj, state)
+            if is_function:
+                return make, arguments, (set_state, state), None, None, set_function
             if "__slots__" in obj.__dict__:
                 _keep_slots(obj, arguments, state)
             _sent.add(obj)
@@ -109,10 +128,20 @@ def _keep_slots(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, An
                 state[0].pop(name, None)
 
 
+def set_function(function: Any, state: tuple[Callable[[Any, Any], object], Any]) -> None:
+    """Fill a function that came by value. Named in pickles, like the next one."""
+    set_state, own = state
+    set_state(function, own)
+    if on_globals is not None:
+        on_globals(function.__globals__)
+
+
 def set_class(cls: type, state: tuple[Callable[[Any, Any], object], Any]) -> None:
-    """Fill a class that came by value, unless it has come home. Named in pickles."""
+    """Fill a class that came by value, unless it has come home."""
     if cls in _sent and cls not in _received:
         return
     _received.add(cls)
     set_state, own = state
     set_state(cls, own)
+    if on_class is not None:
+        on_class(cls)

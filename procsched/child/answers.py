@@ -39,7 +39,7 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
     except Exception:
         foreign = True
         try:
-            data = _parcels.pack(functools.partial(_byvalue.dump, result))
+            data = _parcels.pack(functools.partial(_byvalue.dump, result, homeward=True))
         except Exception as error:
             from procsched.errors import TaskSerializationError
 
@@ -131,7 +131,7 @@ def _pack_one(error: BaseException) -> tuple[bytes | None, str]:
             value = (kind, failures.message_of_group(error), error.__dict__)
             if kind not in (ExceptionGroup, BaseExceptionGroup):
                 kind(value[1], [ValueError()])
-        for dumps in (_by_reference, _byvalue.dumps):
+        for dumps in (_by_reference, _by_value):
             try:
                 data = dumps(value)
                 loaded = pickle.loads(data)
@@ -151,3 +151,7 @@ def _pack_one(error: BaseException) -> tuple[bytes | None, str]:
 
 def _by_reference(value: Any) -> bytes:
     return pickle.dumps(value, 5)
+
+
+def _by_value(value: Any) -> bytes:
+    return _byvalue.dumps(value, homeward=True)

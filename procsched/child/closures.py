@@ -10,6 +10,8 @@ import marshal
 import sys
 from types import CellType, CodeType, FunctionType
 
+from procsched import _byvalue
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -40,6 +42,8 @@ def make(skeleton: bytes, state: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...],
     if scope is not None:
         own.update(scope)
     own["__builtins__"] = builtins.__dict__  # last, as cloudpickle does
+    if _byvalue.on_globals is not None:
+        _byvalue.on_globals(own)
     closure = None if cells is None else tuple(map(CellType, cells))
     function = FunctionType(known.code, own, known.name, defaults, closure)
     for name, value in known.settings:

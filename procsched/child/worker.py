@@ -103,8 +103,9 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["descriptors"], hard))
         self.install_signals()
         if options["initializer"] is not None:
-            function, args, kwargs = pickle.loads(options["initializer"])
-            function(*args, **kwargs)
+            from procsched.child import initializing
+
+            initializing.run(options["initializer"])
         for name in options["modules"]:
             try:
                 __import__(name)

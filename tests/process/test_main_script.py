@@ -1,17 +1,109 @@
-"""What becomes of classes of the main script on their way and back."""
+"""What an initializer of the main script sets, and what becomes of the script's classes on their way and back."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.pools import Parent
 
-IMPORTS = "from procsched import run\n"
+INITIALIZED = """
+import functools
+from procsched import ProcessExecutor, run
+
+class Connection:
+    def __init__(self, to):
+        self.to = to
+    def __reduce__(self):
+        raise TypeError("a connection does not travel")
+
+class Settings:
+    connection = None
+
+class Plain:
+    pass
+
+connection = None
+by_name = {}
+in_order = []
+plain = Plain()
+
+def start(to):
+    global connection, added
+    connection = Settings.connection = plain.connection = Connection(to)
+    by_name["it"] = connection
+    in_order.append(connection)
+    added = connection
+
+def use(*_):
+    found = {
+        connection, by_name["it"], in_order[0], plain.connection, Settings.connection, added
+    }
+    assert len(in_order) == len(found) == 1, (in_order, found)
+    return found.pop().to
+
+class Row:
+    def use(self):
+        return use()
+
+def make_row():
+    return Row()
+
+def give():
+    return lambda: connection
+"""
 
 
 def outcome(tmp_path: Path, body: str) -> str:
-    with Parent(tmp_path, IMPORTS + body) as parent:
+    with Parent(tmp_path, INITIALIZED + body) as parent:
         return parent.output()
+
+
+@pytest.mark.parametrize(
+    "given", ["initializer=start, initargs=('here',)", "initializer=lambda: start('here')"]
+)
+def test_the_calls_find_what_an_initializer_of_the_script_has_set(tmp_path: Path, given: str) -> None:
+    """Globals of the script and attributes of its classes are those of the initializer, however the call is made."""
+    body = f"""
+with ProcessExecutor(1, {given}) as executor:
+    assert executor.submit(use).result(30) == "here"
+    assert list(executor.map(use, range(2))) == ["here", "here"]
+    assert list(executor.map(use, range(2), chunksize=2)) == ["here", "here"]
+    assert executor.submit(functools.partial(use, 1)).result(30) == "here"
+    assert executor.submit(Row().use).result(30) == "here"
+    assert executor.submit(functools.cache(use)).result(30) == "here"
+    assert executor.submit(sorted, [2, 1], key=lambda value: (use(), value)).result(30) == [1, 2]
+assert run(lambda: connection) is None  # in another pool
+print("all is well")
+"""
+    assert outcome(tmp_path, body) == "all is well\n"
+
+
+def test_what_an_initializer_has_set_stays_in_the_worker(tmp_path: Path) -> None:
+    """Objects, classes and functions that come back are without it, be it something that cannot travel."""
+    body = """
+with ProcessExecutor(1, initializer=start, initargs=("here",)) as executor:
+    assert type(executor.submit(make_row).result(30)) is Row
+    assert executor.submit(lambda: Settings).result(30) is Settings
+    assert Settings.connection is connection is None
+    assert executor.submit(give).result(30)() is None
+    assert use.__globals__ is Row.use.__globals__ is globals()
+print("all is well")
+"""
+    assert outcome(tmp_path, body) == "all is well\n"
+
+
+def test_a_value_that_the_caller_changed_later_is_hidden_by_the_initializers(tmp_path: Path) -> None:
+    """What the initializer has set comes before what travelled; other globals travel with each call as ever."""
+    body = """
+other = 1
+with ProcessExecutor(1, initializer=start, initargs=("here",)) as executor:
+    connection, other = "mine", 2
+    assert executor.submit(lambda: (connection.to, other)).result(30) == ("here", 2)
+print("all is well")
+"""
+    assert outcome(tmp_path, body) == "all is well\n"
 
 
 def test_a_class_that_comes_home_is_left_as_it_is(tmp_path: Path) -> None:
