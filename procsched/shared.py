@@ -1,6 +1,8 @@
 """`run` and `killable`: one call in a child that can be killed, without an executor of one's own.
 
-They share one small pool per process, made at the first call and gone at exit or by `shutdown_shared`.
+They share one small pool per process, made at the first call and gone at exit or by `shutdown_shared`. A call is to
+find the working directory and the environment of its moment, as with `subprocess.run`: when these have changed a new
+pool is made, and the old one ends after its last call.
 """
 
 from __future__ import annotations
@@ -15,23 +17,61 @@ from procsched.executor import ProcessExecutor
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, TypeVar
 
     P = ParamSpec("P")
     R = TypeVar("R")
 
-_lock = threading.Lock()  # guards the two below; nothing is called while it is held but the constructor
+# Environment variables that programs change all the time and no job looks at: pytest's, for each test.
+_RESTLESS = ("PYTEST_CURRENT_TEST",)
+
+_lock = threading.Lock()  # guards what follows; nothing is called while it is held but the constructor
 _executor: ProcessExecutor | None = None
 _owner = 0  # the process that made it: a fork makes its own
+_moment: tuple[str | None, dict[Any, Any]] = (None, {})  # where it was made
+_retired: list[ProcessExecutor] = []  # made at other moments, and maybe not gone yet
 
 
 def _shared() -> ProcessExecutor:
-    global _executor, _owner
+    global _executor, _owner, _moment
+    moment = _this_moment()
+    old = None
     with _lock:
-        if _executor is None or _owner != os.getpid():
-            _executor = ProcessExecutor()
+        if _owner != os.getpid():
+            _executor = None
+            _retired.clear()
             _owner = os.getpid()
-        return _executor
+        if _executor is not None and _moment != moment:
+            _retired[:] = [each for each in _retired if _is_there(each)]
+            _retired.append(_executor)
+            old, _executor = _executor, None
+        if _executor is None:
+            # For all of its workers, also for those that start when the program has moved on.
+            _executor = ProcessExecutor(env=dict(os.environ), cwd=moment[0])
+            _moment = moment
+        executor = _executor
+    if old is not None:
+        old.shutdown(wait=False)
+    return executor
+
+
+def _this_moment() -> tuple[str | None, dict[Any, Any]]:
+    """Return the working directory and the environment, in a form that is quickly compared."""
+    try:
+        directory = os.getcwd()
+    except OSError:  # it was removed
+        directory = None
+    # The mapping below `os.environ`, for that decodes each name and value: forty microseconds more for each call.
+    environment = dict(getattr(os.environ, "_data", os.environ))
+    for name in _RESTLESS:
+        environment.pop(name, None)
+        environment.pop(os.fsencode(name), None)
+    return directory, environment
+
+
+def _is_there(executor: ProcessExecutor) -> bool:
+    thread = executor._core.io_thread()
+    return thread is not None and thread.is_alive()
 
 
 def run(
@@ -39,6 +79,7 @@ def run(
     /,
     *args: Any,
     timeout: float | None = None,
+    capture_output: bool = False,
     limits: None = None,
     sandbox: None = None,
     **kwargs: Any,
@@ -47,8 +88,18 @@ def run(
 
     An exception that interrupts the waiting, such as KeyboardInterrupt, ends the call too.
 
+    The child has the working directory and the environment that the program has at the first call, or, when these
+    have changed since, at this one. It belongs to a small pool that all calls of `run` and `killable` share and that
+    stays until the program ends, or until `shutdown_shared`. So what one call leaves in its process may be seen by a
+    later one, as in any pool: imported modules and their state, environment variables, signal handlers. The working
+    directory, the umask and the signal mask are put back. After a module was edited and reloaded
+    (`importlib.reload`), `shutdown_shared` makes the next call import it anew.
+
     Args:
         timeout: seconds, or None for no limit.
+        capture_output: keep what the call writes to stdout and stderr, and show the end of it with the error should
+            the call not come back, instead of passing it on to those of this program. For a function that takes one
+            of these options itself, use ``functools.partial``.
     Raises:
         TaskTimeoutError: its time was up; it has been killed with everything it started.
         WorkerCrashedError: its process died.
@@ -60,12 +111,13 @@ def run(
     while True:
         executor = _shared()
         try:
-            future = executor.options(timeout=timeout, limits=limits).submit(fn, *args, **kwargs)
+            view = executor.options(timeout=timeout, capture_output=capture_output, limits=limits)
+            future = view.submit(fn, *args, **kwargs)
             break
         except SchedulerStateError:
             if executor is _executor:
                 raise
-            # `shutdown_shared` came between: the next pool makes the call
+            # `shutdown_shared` or a change of directory came between: the next pool makes the call
     try:
         return future.result()
     except BaseException:
@@ -74,24 +126,38 @@ def run(
 
 
 def killable(
-    timeout: float | None = None, *, limits: None = None, sandbox: None = None
+    timeout: float | None = None,
+    *,
+    capture_output: bool = False,
+    limits: None = None,
+    sandbox: None = None,
+    **unknown: Never,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function run in a child process that can be killed: `run` as a decorator.
 
     Args:
         timeout: seconds for each call, or None for no limit.
+        capture_output: as for `run`.
     Raises:
         ValidationError: when decorating, naming the option.
     """
     if callable(timeout):
         raise TypeError("use it with brackets: @killable() or @killable(timeout=5)")
-    ProcessExecutor(1, timeout=timeout, limits=limits, sandbox=sandbox)  # checks the options
+    if unknown:
+        from procsched.workers.options import check_names
+
+        check_names(unknown, ("timeout", "capture_output", "limits", "sandbox"), of="killable")
+    ProcessExecutor(  # checks the options
+        1, timeout=timeout, capture_output=capture_output, limits=limits, sandbox=sandbox
+    )
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             # The wrapper is what its module calls by this name, so it is the wrapper that can be sent by name.
-            result: R = run(_call_wrapped, wrapper, args, kwargs, timeout=timeout)
+            result: R = run(
+                _call_wrapped, wrapper, args, kwargs, timeout=timeout, capture_output=capture_output
+            )
             return result
 
         return wrapper
@@ -104,12 +170,18 @@ def _call_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def shutdown_shared() -> None:
-    """End the pool behind `run` and `killable`, when its calls have ended; the next `run` makes a new one."""
+    """End the pool behind `run` and `killable`, when its calls have ended; the next `run` makes a new one.
+
+    On return no process of it is left. Nobody has to call it: the pool ends with the program. It is for a program that
+    needs the memory back, or in which a module was reloaded.
+    """
     global _executor
     with _lock:
-        executor, _executor = _executor, None
+        executors = _retired if _executor is None else [*_retired, _executor]
+        executors, _executor = executors[:], None
+        _retired.clear()
         mine = _owner == os.getpid()
-    if executor is not None and mine:
+    for executor in executors if mine else ():
         executor.shutdown()
 
 

@@ -105,16 +105,19 @@ _ADVICE = {
 }
 
 
-def check_names(given: Iterable[str], known: Sequence[str]) -> None:
+def check_names(given: Iterable[str], known: Sequence[str], *, of: str = "") -> None:
     """Refuse options that nobody has, with the nearest that somebody has.
 
+    Args:
+        of: the function that was called, where that is not plain.
     Raises:
         ValidationError: naming the option.
     """
     for name in given:
         if name not in known:
+            where = f" of {of}" if of else ""
             raise ValidationError(
-                f"unknown option {name!r}; {_advice(name, known)}known are {', '.join(sorted(known))}"
+                f"unknown option {name!r}{where}; {_advice(name, known)}known are {', '.join(sorted(known))}"
             )
 
 

@@ -23,7 +23,7 @@ from procsched import (
     shutdown_shared,
 )
 from tests import faults, support
-from tests.pools import Parent, assert_reaped, told_pids
+from tests.pools import Parent, assert_reaped, open_gate, told_pids
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +234,65 @@ def test_runs_beside_shutdown_shared_are_made() -> None:
     finally:
         go_on = False
         thread.join(support.TIMEOUT)
+
+
+def test_run_has_the_directory_and_environment_of_its_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a change of directory or environment run() works where the program is now, in a new pool."""
+    before = set(support.children())
+    pid = run(os.getpid)
+    assert run(os.getenv, "PROCSCHED_TOLD") is None
+    monkeypatch.chdir(tmp_path)
+    assert run(os.getcwd) == os.getcwd()
+    monkeypatch.setenv("PROCSCHED_TOLD", "news")
+    assert run(os.getenv, "PROCSCHED_TOLD") == "news"
+    monkeypatch.delenv("PROCSCHED_TOLD")
+    assert run(os.getenv, "PROCSCHED_TOLD") is None
+    shutdown_shared()
+    support.assert_gone(pid)
+    assert set(support.children()) == before
+
+
+def test_a_run_of_another_moment_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is under way when the directory changes goes on, and shutdown_shared() waits for it too."""
+    gate, told = tmp_path / "gate", tmp_path / "told"
+    os.mkfifo(gate)
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        future = threads.submit(run, faults.wait_at_gate, str(gate), str(told))
+        (pid,) = told_pids(told)
+        monkeypatch.chdir(tmp_path)
+        assert run(os.getcwd) == os.getcwd()
+        open_gate(gate)
+        shutdown_shared()
+        assert_reaped(pid)
+        future.result(support.TIMEOUT)
+
+
+def test_what_pytest_changes_for_each_test_makes_no_new_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable in which pytest says which test it is at is none of run()'s business."""
+    pids = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", name)
+        run(os.getpid)
+        pids.append(psutil.Process(run(os.getpid)).ppid())
+    assert pids[0] == pids[1]
+
+
+def test_run_can_capture_the_output() -> None:
+    """run() and killable() show what a call wrote that did not come back."""
+
+    def crash() -> None:
+        print("my last words", flush=True)
+        os._exit(5)
+
+    for call in (lambda: run(crash, capture_output=True), killable(capture_output=True)(crash)):
+        with pytest.raises(WorkerCrashedError) as caught:
+            call()
+        assert caught.value.output == "my last words\n"
+
+
+def test_killable_refuses_an_option_that_it_does_not_know() -> None:
+    """A misspelt option is named, with the nearest one."""
+    with pytest.raises(ValidationError, match=r"'tmeout' of killable; did you mean 'timeout'\?"):
+        killable(tmeout=1)  # type: ignore[arg-type]
