@@ -72,6 +72,7 @@ FACTS = Struct("<dQ")  # CPU seconds or -1, peak rss in bytes or 0
 
 _HEADER_SIZE = HEADER.size
 _unpack = HEADER.unpack_from
+_new = tuple.__new__  # what a namedtuple does in the end
 _MAGIC_BYTES = MAGIC.to_bytes(2, "little")
 _SMALL = 1 << 16
 _TRUSTED = (
@@ -115,7 +116,7 @@ def open_packet(frame: Frame) -> list[Frame]:
     """Return the calls of a packet that the parent wrote, as frames."""
     calls = enumerate(pickle.loads(frame.payload), frame.number)
     return [
-        Frame(CALL, AHEAD, number, first, second, third, meta, payload)
+        _new(Frame, (CALL, AHEAD, number, first, second, third, meta, payload))
         for number, (payload, first, second, third, meta) in calls
     ]
 
@@ -180,7 +181,9 @@ class Decoder:
             if end >= body + size:
                 meta = data[start + _HEADER_SIZE : body]
                 start = body + size
-                frames.append(Frame(kind, flags, number, first, second, third, meta, data[body:start]))
+                frames.append(
+                    _new(Frame, (kind, flags, number, first, second, third, meta, data[body:start]))
+                )
             elif size >= _SMALL and end >= body:
                 self._head = (kind, flags, number, first, second, third, data[start + _HEADER_SIZE : body])
                 have = end - body

@@ -55,7 +55,9 @@ AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many c
 AHEAD_CALLS = 64
 AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
-GATHER = 0.0001  # seconds for which answers gather where a worker has that much to do and more: each costs a wake-up
+# Seconds for which answers gather where a worker has more to do than that, and how many are enough: a wake-up costs as
+# much as booking some of them.
+GATHER, GATHERED = 0.0001, 16
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
 # The same for somebody who goes on with calls that came later: a worker that waits for a processor is not late.
 OUTRUN = 0.005
@@ -450,7 +452,7 @@ class ProcessPool:
                     self.counters["recycled"] += 1
                 self._take_late_locked()
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
-                if len(worker.ahead) > AHEAD_LEAST:
+                if len(frames) < GATHERED and len(worker.ahead) > AHEAD_LEAST:
                     self.loop.pause(GATHER)
         if over:
             worker.kill()  # it is not used again, and there is nothing left to ask it
