@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import support
@@ -18,6 +19,9 @@ from tests import support
 # Set before anything is started: every process below this run can be told by it.
 os.environ[support.RUN_MARK] = f"{os.getpid()}-{os.urandom(4).hex()}"
 
+# Nothing in the suite is judged by how long it takes.
+hypothesis.settings.register_profile("procsched", deadline=None)
+hypothesis.settings.load_profile("procsched")
 
 # A run in the background of a shell script, or under nohup, ignores it, and so would every child.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

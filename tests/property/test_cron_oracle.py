@@ -241,7 +241,7 @@ def jobs(second: st.SearchStrategy[Field | None]) -> st.SearchStrategy[Job]:
 
 def examples(count: int) -> settings:
     """Return settings for that many examples, the same in every run, however slow the machine."""
-    return settings(max_examples=count, deadline=None, derandomize=True, database=None, phases=PHASES)
+    return settings(max_examples=count, derandomize=True, database=None, phases=PHASES)
 
 
 @examples(250)

@@ -350,6 +350,5 @@ TestSchedulerModel = pytest.mark.slow(SchedulerMachine.TestCase)
 TestSchedulerModel.settings = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

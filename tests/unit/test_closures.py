@@ -501,7 +501,7 @@ VALUES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_combination_is_as_from_cloudpickle(data: st.DataObject) -> None:
     """Whatever cells, globals, defaults, annotations and attributes come together, and change between two calls."""
