@@ -33,7 +33,9 @@ class ProcessExecutor(Executor):
         timeout: seconds after which a call is ended with everything it started; None for no limit.
         grace: seconds between asking a call to stop and killing it.
         initializer, initargs: called in each worker before its first call.
-        preload: names of modules imported once, in the process from which the workers are forked.
+        preload: names of modules imported once, in the process from which the workers are forked. State that a module
+            makes at its import, such as that of a random generator of its own, is then the same in all of them;
+            numpy's global generator is seeded in each.
         max_tasks_per_child: a worker that has run this many calls is replaced.
         retry: how often a call that fails is tried, and when.
         pool_options: those of `ProcessPool`: `max_rss_per_worker`, `env`, `cwd`, `nice`, `capture_output`,

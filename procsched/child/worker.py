@@ -102,6 +102,7 @@ class Worker:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["descriptors"], hard))
         self.install_signals()
+        _reseed()
         if options["initializer"] is not None:
             from procsched.child import initializing
 
@@ -368,6 +369,19 @@ class Worker:
         for fd, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, fd)
             os.close(copy)
+
+
+def _reseed() -> None:
+    """Give numpy's global generator a state of its own where `preload` has imported it.
+
+    All the workers would draw the same numbers, being forks of one process. Python's own `random` sees to it itself.
+    """
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        try:
+            numpy_random.seed()
+        except Exception:  # another version, or another module of that name
+            return
 
 
 def _number(value: Any) -> float:

@@ -71,6 +71,24 @@ def _pid_of_preloaded() -> int:
     return int(sys.modules["preloaded_module"].pid)
 
 
+def test_a_preloaded_numpy_is_seeded_in_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are forked from a process with numpy in it do not draw the same random numbers."""
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").touch()
+    (tmp_path / "numpy" / "random.py").write_text(
+        "import os\nseeded_in = []\ndef seed():\n    seeded_in.append(os.getpid())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bench(tmp_path, 1, preload=("numpy.random",), max_tasks_per_child=1) as bench:
+        for _ in range(2):
+            pid, seeded_in = bench.submit(_pid_and_seeded_in).result(support.TIMEOUT)
+            assert seeded_in == [pid]
+
+
+def _pid_and_seeded_in() -> tuple[int, list[int]]:
+    return os.getpid(), sys.modules["numpy.random"].seeded_in
+
+
 def test_workers_are_started_on_demand(tmp_path: Path) -> None:
     """None before the first call, one and a spare for a call at a time, and all where all are needed."""
     before = set(support.children())
