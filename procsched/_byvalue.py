@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import io
+import sys
 import types
 import weakref
 
@@ -77,6 +78,18 @@ def _make_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
     return functools.lru_cache(maxsize=maxsize, typed=typed)(function)
 
 
+def _reduce_file(reduce_standard: Callable[[Any], Any], file: io.TextIOWrapper) -> Any:
+    """Reduce the standard streams, and no other file: cloudpickle would send a copy of all that is in it."""
+    if file is sys.stdout or file is sys.stderr:
+        return reduce_standard(file)
+    raise TypeError("cannot pickle an open file")
+
+
+def _reduce_weak_keys(weak: Any) -> Any:
+    """Reduce what `functools.singledispatch` keeps its cache in. It holds what else holds its keys, as here."""
+    return type(weak), (dict(weak),)
+
+
 def _make_pickler() -> Any:
     from collections import ChainMap
 
@@ -88,7 +101,13 @@ def _make_pickler() -> Any:
         make, arguments = reduce_code(code)
         return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
-    reducers = {types.CodeType: with_file_name, type(_nothing): _reduce_cached}
+    reduce_file = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
+    reducers = {
+        types.CodeType: with_file_name,
+        type(_nothing): _reduce_cached,
+        io.TextIOWrapper: functools.partial(_reduce_file, reduce_file),
+        weakref.WeakKeyDictionary: _reduce_weak_keys,
+    }
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)

@@ -24,6 +24,7 @@ from procsched._core.planning import OTHER, kind_of, plan_first
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
+    TaskSerializationError,
     ValidationError,
 )
 from procsched.ids import SequentialIdGenerator
@@ -260,7 +261,11 @@ class Scheduler(Control):
             kept = self._kept(key)
             if kept is not None and not replace:
                 return kept
-        payload = self.pool.pack(action, args, named or {})
+        try:
+            payload = self.pool.pack(action, args, named or {})
+        except TaskSerializationError as error:
+            error.args = (f"{error}; Scheduler(pool=ThreadPool()) need not send anything, and cannot kill",)
+            raise
         steady = bool(getattr(schedule, "steady", False))
         now, first = self._first_slot(schedule, steady)
         task_id = self._ids.next_id()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import pickle
 import sys
 import types
@@ -104,10 +105,18 @@ def _explain(
         return TaskSerializationError(f"the call cannot be sent to a worker: {what}")
     kind = type(culprit).__qualname__
     return TaskSerializationError(
-        f"{path}, of type {kind}, cannot be sent to a worker: {what}; "
-        "create it inside the action, pass plain data instead, or use pool=ThreadPool() for what must be shared",
+        f"{path}, of type {kind}, cannot be sent to a worker: {what}; {_remedy(culprit)}",
         path=path,
         type_name=kind,
+    )
+
+
+def _remedy(culprit: Any) -> str:
+    if isinstance(culprit, io.IOBase):
+        return "pass its path, and open it inside the action"
+    return (
+        "create it inside the action or once per worker in initializer=, pass plain data instead, "
+        "or put it into a module that the worker can import"
     )
 
 
@@ -157,6 +166,10 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f" (closure variable {name!r})", cell.cell_contents
             except ValueError:  # an empty cell
                 continue
+        defaults = value.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(defaults) :]
+        for name, part in (*zip(names, defaults, strict=False), *(value.__kwdefaults__ or {}).items()):
+            yield f" (default of {name!r})", part
         for name in code.co_names:
             if name in value.__globals__:
                 yield f" (global {name!r})", value.__globals__[name]

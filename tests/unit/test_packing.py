@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,37 @@ def test_what_cannot_be_sent_is_named_with_its_place(
     assert text.startswith(f"{path}, of type {kind}, cannot be sent to a worker: ")
     assert "create it inside the action" in text
     assert caught.value.__cause__ is not None
+
+
+def test_an_open_file_is_refused_with_its_own_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file goes as a copy of its contents, whatever it was opened for."""
+    path = tmp_path / "file"
+    path.touch()
+    for mode in ("r", "w", "rb"):
+        with path.open(mode) as file:
+            for call in ((faults.identity, (file,)), (lambda file=file: file, ())):
+                with pytest.raises(TaskSerializationError, match=r"open file|cannot pickle") as caught:
+                    packing.pack(*call, {})
+                assert str(caught.value).endswith("; pass its path, and open it inside the action")
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)  # which is not a file like others
+    assert pickle.loads(packing.pack(lambda stream=sys.stderr: stream, (), {}))[0]() is sys.stderr
+
+
+def test_a_function_with_dispatch_by_type_travels() -> None:
+    """`functools.singledispatch` works on what goes by value, with all that was registered."""
+
+    @functools.singledispatch
+    def tell(_value: object) -> str:
+        return "something"
+
+    @tell.register
+    def _(_value: int) -> str:
+        return "a number"
+
+    assert tell(1) == "a number"  # and it is in the cache
+    function, args, _kwargs = pickle.loads(packing.pack(lambda value: tell(value), (2,), {}))
+    assert function(*args) == "a number"
+    assert function("2") == "something"
 
 
 class Hostile:
