@@ -17,14 +17,13 @@ import threading
 import time
 
 from procsched import _timerfd
+from procsched._logs import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAR_AHEAD = 9_000_000_000.0  # UNIX seconds, in the year 2255: the timer is there to be cancelled
-
-log = logging.getLogger("procsched")
 
 
 class _ClockWatch:
@@ -52,8 +51,8 @@ class _ClockWatch:
                 # Armed before the watchers look at the clock: a step after their look is told again.
                 if _arm(self.timer) or stepped:
                     self._tell()
-        except Exception:  # whatever it is, nobody else would tell
-            log.exception("steps of the wall clock are no longer noticed")
+        except Exception as error:  # whatever it is, nobody else would tell
+            say(logging.ERROR, "steps of the wall clock are no longer noticed", error=error)
         finally:
             with _watch_lock:
                 self.release()
@@ -68,8 +67,8 @@ class _ClockWatch:
                 continue
             try:
                 callback()
-            except Exception:  # one watcher must not keep the others from hearing
-                log.exception("a watcher of the clock failed")
+            except BaseException as error:  # one watcher must not keep the others from hearing
+                say(logging.ERROR, "a watcher of the clock failed", error=error)
 
     def wake_locked(self) -> None:
         """End the thread. The caller holds `_watch_lock`."""

@@ -13,6 +13,7 @@ import threading
 
 from procsched._core.failures import describe
 from procsched._core.outbox import Outbox
+from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
 from procsched.event_log import EventLog as EventLog
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 STUCK_AFTER = 1.0  # seconds in one call from which on `stuck` names a listener
 KINDS_OF_ERROR = 100  # so many different errors of a listener are told apart
-
-log = logging.getLogger("procsched")
 
 
 class _Outlet:
@@ -203,7 +202,9 @@ class EventDelivery:
                 if lost or outlet.handling:
                     unfinished.append((outlet.name, lost))
         for name, lost in unfinished:
-            log.warning("listener %s did not finish in time: %d events are not delivered", name, lost)
+            say(
+                logging.WARNING, "listener %s did not finish in time: %d events are not delivered", name, lost
+            )
         for outlet in others:
             if outlet.thread is not None:
                 outlet.thread.join(max(0.0, end - real_seconds()))
@@ -286,7 +287,9 @@ class EventDelivery:
         if count & (count - 1):
             return
         text = f"listener {outlet.name} raised {describe(error)} (time {count})"
-        log.error(text, exc_info=error, extra={"task_id": event.task_id, "task_name": event.name})
+        say(
+            logging.ERROR, "%s", text, error=error, fields={"task_id": event.task_id, "task_name": event.name}
+        )
         self._report(text)
 
     def _note_loss(self, outlet: _Outlet) -> None:
@@ -296,11 +299,11 @@ class EventDelivery:
             return
         outlet.loss_told = lost
         text = f"listener {outlet.name} is too slow: {lost} events lost so far"
-        log.warning("%s (at most %d are queued)", text, self._limit)
+        say(logging.WARNING, "%s (at most %d are queued)", text, self._limit)
         self._report(text)
 
     def _report(self, text: str) -> None:
         try:
             self._on_problem(text)
-        except Exception:
-            log.exception("a listener's problem could not be reported")
+        except BaseException as error:
+            say(logging.ERROR, "a listener's problem could not be reported", error=error)

@@ -19,6 +19,7 @@ from types import FrameType
 from procsched._core.entries import SHUTDOWN
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, ShutdownReport
+from procsched._logs import log, say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
 from procsched.scheduler import exits
@@ -36,8 +37,6 @@ POOL_SECONDS = 2.0  # for idle workers to leave, beyond the time that is left
 QUEUE_SECONDS = 0.5  # for listeners and store, likewise
 TIMER_SECONDS = 1.0  # for the timer thread, which is stuck only in a clock or a schedule of the user's
 FORCED_SECONDS = 0.1  # for threads that are known not to end
-
-log = logging.getLogger("procsched")
 
 # Code that runs with none of our locks held, although it is called by code that may hold one.
 _LOCK_FREE = {threading.Condition.wait.__code__}
@@ -120,7 +119,7 @@ class ClosingDriver(WaitingDriver):
         try:
             thread.start()
         except RuntimeError as error:  # the interpreter is exiting: it calls `end_at_exit` by itself
-            log.warning("the shutdown could not be started from here: %s", error)
+            say(logging.WARNING, "the shutdown could not be started from here: %s", error)
         return ShutdownReport()
 
     def _report_so_far(self, closing: Closing) -> ShutdownReport:
@@ -265,7 +264,7 @@ class ClosingDriver(WaitingDriver):
         try:
             action(*args)  # type: ignore[operator]
         except Exception as error:
-            log.exception("the shutdown of the %s failed", what)
+            say(logging.ERROR, "the shutdown of the %s failed", what, error=error)
             self._note(f"the shutdown of the {what} failed: {describe(error)}")
 
     def _finish(self, closing: Closing) -> ShutdownReport:
@@ -279,7 +278,7 @@ class ClosingDriver(WaitingDriver):
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
             if ids and log.isEnabledFor(level):
                 with self._inside:
-                    log.log(level, "the shutdown %s tasks %s", what, ", ".join(ids))
+                    say(level, "the shutdown %s tasks %s", what, ", ".join(ids))
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------
@@ -289,8 +288,8 @@ class ClosingDriver(WaitingDriver):
         self._exiting = True
         try:
             self.close(False, 0.0)
-        except Exception:  # atexit would print it and go on, without our name in it
-            log.exception("the shutdown at the interpreter's exit failed")
+        except Exception as error:  # atexit would print it and go on, without our name in it
+            say(logging.ERROR, "the shutdown at the interpreter's exit failed", error=error)
 
     def mark_forked(self) -> None:
         """Hear that this is a copy in a forked child."""

@@ -9,13 +9,12 @@ import time
 from procsched import _system
 from procsched._core.failures import describe
 from procsched._core.planning import wait_seconds
+from procsched._logs import say
 from procsched.scheduler.driver import Driver
 
 FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
 LEAD = 0.0001  # seconds by which the timer wakes too early: so long a thread may take to be running again
 LONGEST_STALL = 3600.0  # seconds, between looks at a clock that stands still and cannot tell of moves
-
-log = logging.getLogger("procsched")
 
 
 class TimedDriver(Driver):
@@ -44,7 +43,7 @@ class TimedDriver(Driver):
                 # would stand still in silence.
                 failures += 1
                 text = f"the timer failed {failures} times: {describe(error)}"
-                log.exception("%s", text)
+                say(logging.ERROR, "%s", text, error=error)
                 self._note(text)
                 with self._lock:
                     if self._timer_stop:

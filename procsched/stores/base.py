@@ -13,6 +13,7 @@ import threading
 from collections import deque
 
 from procsched._core.failures import describe
+from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
 from procsched.stores.memory import DirectWriter, InMemoryTaskStore
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 FIRST_RETRY = 0.1  # seconds from a failure to the next try: long enough for a lock to go away
 LAST_RETRY = 5.0  # seconds, to which it doubles: short enough to notice that the store is back
-
-log = logging.getLogger("procsched")
 
 
 def writer_for(store: TaskStore, on_problem: Callable[[str], None]) -> StoreWriter | DirectWriter:
@@ -167,7 +166,8 @@ class StoreWriter:
                 return
             self._abandoned = True
             unwritten = self._give_up_locked()
-        log.error(
+        say(
+            logging.ERROR,
             "the store %s did not return within %.1f s: it is abandoned, %d changes may not be written",
             type(self._store).__name__,
             timeout,
@@ -235,7 +235,7 @@ class StoreWriter:
             for _ in range(written):
                 batch.popleft()
             if streak:
-                log.warning("the store works again after %d failures", streak)
+                say(logging.WARNING, "the store works again after %d failures", streak)
                 self.failing = None
                 streak = 0
             with self._lock:
@@ -267,11 +267,11 @@ class StoreWriter:
         if streak & (streak - 1) and text == self.failing:
             return  # told at the first, second, fourth, eighth failure of a kind
         self.failing = text
-        log.error("%s; %d changes wait, failure %d", text, self.backlog, streak, exc_info=error)
+        say(logging.ERROR, "%s; %d changes wait, failure %d", text, self.backlog, streak, error=error)
         try:
             self._on_problem(text)
-        except Exception:  # the scheduler's; the store thread must go on
-            log.exception("the store's problem could not be reported")
+        except BaseException as failure:  # the scheduler's; the store thread must go on
+            say(logging.ERROR, "the store's problem could not be reported", error=failure)
 
     def _may_retry(self, streak: int) -> bool:
         """Wait before the next try. Return False when the changes have been given up."""
@@ -288,5 +288,5 @@ class StoreWriter:
             if streak == 1:
                 return True
             unwritten = self._give_up_locked()
-        log.error("the store still fails at the close: %d changes are not written", unwritten)
+        say(logging.ERROR, "the store still fails at the close: %d changes are not written", unwritten)
         return False

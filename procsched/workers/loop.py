@@ -14,6 +14,7 @@ import time
 from collections import deque
 
 from procsched import _system, _timerfd
+from procsched._logs import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 READ = getattr(select, "EPOLLIN", 1)
 WRITE = getattr(select, "EPOLLOUT", 4)
 _NEVER = float("inf")
-
-logger = logging.getLogger("procsched")
 
 
 class Alarm:
@@ -167,8 +166,11 @@ class Loop:
 
     def note(self, error: BaseException) -> None:
         """Log and report what a callback has raised. On the loop's thread."""
-        logger.error("the I/O thread goes on after an error", exc_info=error)
-        self._on_error(error)
+        say(logging.ERROR, "the I/O thread goes on after an error", error=error)
+        try:
+            self._on_error(error)
+        except BaseException as failure:  # a clock of the user's, say
+            say(logging.ERROR, "an error in the I/O thread could not be reported", error=failure)
 
     def _once(self) -> None:
         timeout = self._set_timer()

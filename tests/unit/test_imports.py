@@ -32,13 +32,14 @@ BOTTOM = {
 }
 VOCABULARY = {"procsched.errors", "procsched._core.frozen", "procsched._core.models", "procsched.protocols"}
 CORE = VOCABULARY | {"procsched._core", "procsched.schedules"}
-EDGES = CORE | BOTTOM | {"procsched.clock"}
+EDGES = CORE | BOTTOM | {"procsched.clock", "procsched._logs"}
 
 ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
     "procsched._system": set(),
     "procsched._timerfd": {"procsched._system"},
     "procsched._byvalue": set(),
+    "procsched._logs": set(),
     "procsched._parcels": {"procsched._system"},
     "procsched._core.frozen": set(),
     "procsched._core.models": {"procsched.errors", "procsched._core.frozen"},
@@ -47,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._core.wire": {"procsched.errors"},  # the child loads these two, and should load little else
     "procsched._core.failures": {"procsched.errors"},
     "procsched._core": CORE,
-    "procsched._clock_watch": BOTTOM,
+    "procsched._clock_watch": BOTTOM | {"procsched._logs"},
     "procsched.clock": CORE | BOTTOM | {"procsched._clock_watch"},
     "procsched.ids": EDGES,
     "procsched.event_log": EDGES,

@@ -1,0 +1,45 @@
+"""What is said in the log, at no risk for the thread that says it.
+
+`logging` has each handler catch its own errors, but one whose `emit` raises them gets away with it, and the error comes
+out of the call that logs. There it would end a thread which nothing else replaces: that of the deadlines, the timer, a
+listener's, the store's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger("procsched")
+
+
+def say(
+    level: int,
+    text: str,
+    *values: object,
+    error: BaseException | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """Log `text` with `values` put into it. What a handler raises goes to standard error, and no further.
+
+    Args:
+        error: logged with its traceback.
+        fields: attributes of the log record.
+    Raises:
+        BaseException: in the main thread, what is no Exception: a signal handler may have raised it.
+    """
+    try:
+        log.log(level, text, *values, exc_info=error, extra=fields, stacklevel=2)
+    except BaseException as failure:
+        if not isinstance(failure, Exception) and threading.current_thread() is threading.main_thread():
+            raise
+        if logging.raiseExceptions and sys.stderr is not None:
+            with contextlib.suppress(Exception):  # as `logging.Handler.handleError` does, which was not asked
+                sys.stderr.write(f"--- Logging error ---\n{traceback.format_exc()}Message: {text!r}\n")
