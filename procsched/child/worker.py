@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _getsignal: Any = signal.getsignal
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
+BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _TIMERS = tuple(
     getattr(signal, name)
@@ -77,7 +78,7 @@ class Worker:
         self.cancel: Callable[[], object] | None = None  # how to stop an `async def` action
         self.outgoing: _parcels.Parcel | None = None  # the result that is to be sent
         self.timer = _system.open_kernel_timer()
-        self.backstop = False  # whether the timer is armed
+        self.backstop = 0.0  # steady time for which the timer is armed, 0 when it is not
         self.surroundings: Surroundings  # from `start` on
         self.handlers: tuple[tuple[int, Callable[[int, FrameType | None], None]], ...] = ()
         self.frame: wire.Frame  # of the run that is going on, or was last
@@ -167,6 +168,8 @@ class Worker:
         channel = self.channel
         clean = True
         while True:
+            if self.backstop and not channel.frames:
+                self.disarm()  # what was to come next has been taken back
             frame = channel.read()
             if frame is None:
                 return
@@ -196,7 +199,7 @@ class Worker:
         parts, clean = self.perform(frame)
         if self.outgoing is not None:
             self.send_parcel(frame.number)
-        self.channel.write(parts, self.disarm if self.backstop else None)
+        self.channel.write(parts, self.end_backstop if self.backstop else None)
         self.page[ANSWERED] = frame.number
         return clean
 
@@ -213,9 +216,10 @@ class Worker:
     def perform(self, frame: wire.Frame) -> tuple[list[bytes | bytearray], bool]:
         """Run one call; return its answer as a frame, and whether it left nothing behind."""
         self.began = began = time.monotonic()
-        if frame.first and self.timer is not None:
-            self.backstop = True
-            self.timer.arm(frame.first + began if frame.flags & wire.AHEAD else frame.first)
+        if frame.first:
+            self.set_backstop(frame.first + began if frame.flags & wire.AHEAD else frame.first)
+        elif self.backstop:
+            self.disarm()
         for signum, handler in self.handlers:
             if _getsignal(signum) is not handler:
                 signal.signal(signum, handler)
@@ -254,11 +258,27 @@ class Worker:
         attempt, run = frame.third & 0xFFFFFFFF, frame.third >> 32
         return current.CurrentRun(task_id, name, attempt, run, timeout, self.began, self.tell)
 
+    def set_backstop(self, due: float) -> None:
+        """Have the kernel end this process at steady time `due`, or somewhat later where more calls wait here.
+
+        Then it is still right for those of them that begin soon, with the same limit: to arm it for each would cost
+        as much as a brief call does.
+        """
+        if self.timer is None or due <= self.backstop <= due + BACKSTOP_SLACK:
+            return
+        self.backstop = due + BACKSTOP_SLACK if self.channel.frames else due
+        self.timer.arm(self.backstop)
+
+    def end_backstop(self) -> None:
+        """The run cannot be kept waiting any more by a parent that is stuck; the next one begins at once, if any."""
+        if not self.channel.frames:
+            self.disarm()
+
     def disarm(self) -> None:
-        """Take back the backstop: from here on the run cannot be kept waiting by a parent that is stuck."""
+        """Take back the backstop."""
         assert self.timer is not None
         self.timer.disarm()
-        self.backstop = False
+        self.backstop = 0.0
 
     def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
         """Load the call, run it, and return its answer as kind, flags and payload."""

@@ -31,7 +31,7 @@ from procsched import (
 )
 from procsched._core import wire
 from procsched.future import ProcessFuture
-from procsched.workers import process
+from procsched.workers import pool, process
 from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.pool import AHEAD_ROOM
 from procsched.workers.process import Worker
@@ -172,6 +172,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     warm(bench, faults.length, b"")
     monkeypatch.setattr(wire, "packet", measured)
     monkeypatch.setattr(process, "BRIEF", 3600.0)  # however long this takes on a busy machine
+    monkeypatch.setattr(pool, "AHEAD_SECONDS", 3600.0)
     with deaf(bench):
         futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
     assert [future.result(support.TIMEOUT) for future in futures] == [3000 + n for n in range(200)]
@@ -224,6 +225,21 @@ def test_nothing_more_is_sent_behind_a_call_that_turns_out_long(bench: Bench) ->
     open_gate(gate)
     assert results(futures + late) == ["first", "a", "b", "c", "d"]
     assert log.values() == ["first", "a", "b", "c", "d"]
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_call_that_was_taken_back_ends_nobody(bench: Bench) -> None:
+    """A worker that goes on to nothing has no timer running, though it thought that there was a call to come."""
+    log, gate = Log(bench), bench.gate()
+    limit = 1.0
+    line = [{"log": log.path, "value": "a", "gate": gate}, *lined_up(log, "b")]
+    worker, (first, second) = line_up(bench, *({**call, "timeout": limit} for call in line))
+    log.wait("a")
+    assert second.cancel()
+    open_gate(gate)
+    assert first.result(support.TIMEOUT) == "a"
+    assert worker.pid in bench.ready_pids()
+    assert not support.process_gone(worker.pid, timeout=1.5 * limit)  # what must not come can only be waited for
 
 
 # --- priority, cancel -------------------------------------------------------------------------------------------
