@@ -173,8 +173,12 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     monkeypatch.setattr(wire, "packet", measured)
     monkeypatch.setattr(process, "BRIEF", 3600.0)  # however long this takes on a busy machine
     monkeypatch.setattr(pool, "AHEAD_SECONDS", 3600.0)
+    (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
     with deaf(bench):
+        os.kill(pid, signal.SIGSTOP)
+        support.eventually(lambda: is_stopped(pid), what="the worker is stopped")
         futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
+    os.kill(pid, signal.SIGCONT)
     assert [future.result(support.TIMEOUT) for future in futures] == [3000 + n for n in range(200)]
     assert AHEAD_ROOM < max(sizes) < AHEAD_ROOM + AHEAD_BYTES
 
@@ -239,7 +243,9 @@ def test_the_limit_of_a_call_that_was_taken_back_ends_nobody(bench: Bench) -> No
     open_gate(gate)
     assert first.result(support.TIMEOUT) == "a"
     assert worker.pid in bench.ready_pids()
-    assert not support.process_gone(worker.pid, timeout=1.5 * limit)  # what must not come can only be waited for
+    assert not support.process_gone(
+        worker.pid, timeout=1.5 * limit
+    )  # what must not come can only be waited for
 
 
 # --- priority, cancel -------------------------------------------------------------------------------------------
