@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         TaskNotFoundError,
         TaskSerializationError,
         TaskTimeoutError,
+        UnknownOptionError,
         ValidationError,
         WorkerCrashedError,
     )
@@ -106,6 +107,7 @@ __all__ = [
     "TaskStore",
     "TaskTimeoutError",
     "ThreadPool",
+    "UnknownOptionError",
     "ValidationError",
     "WorkerCrashedError",
     "WorkerPool",
@@ -128,7 +130,7 @@ _MODULES = {
     "procsched.errors": (
         "LimitExceededError ProcschedError RemoteError SandboxUnavailableError ScheduleError "
         "SchedulerStateError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
-        "TaskTimeoutError ValidationError WorkerCrashedError"
+        "TaskTimeoutError UnknownOptionError ValidationError WorkerCrashedError"
     ),
     "procsched.executor": "ProcessExecutor",
     "procsched.future": "ProcessFuture",

@@ -36,7 +36,16 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
-UNSET: Any = object()  # an option that was not given
+
+
+class _NotGiven:
+    """The default of an option that may be None. It shows in signatures."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+UNSET: Any = _NotGiven()
 AFTER_SHUTDOWN = (  # it begins with the words of the standard library
     "cannot schedule new futures after shutdown: make a new executor, or submit before this one is shut down"
 )

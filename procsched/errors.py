@@ -1,7 +1,7 @@
 """Every exception a user of procsched can catch.
 
-Three families, never mixed: the call was wrong (`ValidationError`, `TaskNotFoundError`,
-`SchedulerStateError`, `TaskSerializationError`); the task failed (`TaskTimeoutError`,
+Three families, never mixed: the call was wrong (`ValidationError`, `UnknownOptionError`,
+`TaskNotFoundError`, `SchedulerStateError`, `TaskSerializationError`); the task failed (`TaskTimeoutError`,
 `WorkerCrashedError`, `LimitExceededError`, `TaskKilledError`, `RemoteError`); procsched or the system
 failed (`TaskLostError`, `SandboxUnavailableError`). All survive pickling with their attributes.
 """
@@ -39,6 +39,10 @@ def _rebuild(cls: type[ProcschedError], args: tuple[Any, ...], state: dict[str, 
 
 class ValidationError(ProcschedError, ValueError):
     """An argument has a wrong type or value; the message names the parameter and the remedy."""
+
+
+class UnknownOptionError(ValidationError, TypeError):
+    """There is no option of this name; the message says which was probably meant. A TypeError, as in any call."""
 
 
 class ScheduleError(ValidationError):
@@ -154,3 +158,9 @@ class RemoteError(ProcschedError):
     type_name: str = ""
     message: str = ""
     traceback: str = ""
+
+
+# Their public path, in tracebacks of a worker as well, where the package does not see to it as it does in the parent.
+for _value in list(globals().values()):
+    if isinstance(_value, type) and issubclass(_value, ProcschedError) and _value.__name__[0] != "_":
+        _value.__module__ = "procsched"

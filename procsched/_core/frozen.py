@@ -52,7 +52,7 @@ class _Signature:
 
         _make_init(owner)
         whole = inspect.signature(owner.__init__)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+        return whole.replace(parameters=list(whole.parameters.values())[1:-1])
 
 
 @dataclass_transform(frozen_default=True)
@@ -127,23 +127,31 @@ def _make_init(cls: Any) -> None:
 
     fields = [parameter(name) for name in names if name in cls.__match_args__]
     keywords = [parameter(name) for name in names if name not in cls.__match_args__]
-    parameters = ", ".join(["self", *fields, *(["*"] if keywords else []), *keywords])
+    parameters = ", ".join(["self", *fields, *(["*"] if keywords else []), *keywords, "**_unknown"])
     checks = getattr(cls, "__checks__", {})
 
     def checked(name: str) -> str:
         return f"_check_{name}({name!r}, {name})" if name in checks else name
 
-    lines = [f"    _set_{name}(self, {checked(name)})" for name in names]
+    lines = ["    if _unknown: _refuse_unknown(_unknown)"]
+    lines += [f"    _set_{name}(self, {checked(name)})" for name in names]
     if hasattr(cls, "__post_init__"):
         lines.append("    self.__post_init__()")
     scope: dict[str, Any] = {f"_set_{name}": cls.__dict__[name].__set__ for name in names}
+    scope["_refuse_unknown"] = lambda unknown: _refuse_unknown(cls, unknown)
     scope.update({f"_default_{name}": value for name, value in defaults.items()})
     scope.update({f"_check_{name}": check for name, check in checks.items()})
-    exec("\n".join([f"def __init__({parameters}):", *(lines or ["    pass"])]), scope)
+    exec("\n".join([f"def __init__({parameters}):", *lines]), scope)
     made = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__module__ = cls.__module__
     cls.__init__ = made
+
+
+def _refuse_unknown(cls: Any, unknown: dict[str, Any]) -> None:
+    from procsched._core.names import check_names
+
+    check_names(unknown, cls.__slots__, of=cls.__name__)
 
 
 def _values(self: Any) -> tuple[Any, ...]:

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from procsched._core.models import MisfirePolicy, Priority, RetryPolicy, finite_seconds
+from procsched._core.names import check_names
 from procsched._core.planning import OTHER, kind_of
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Final
 
 ON_EXHAUSTED: Final = ("dead_letter", "continue")
+TASK_OPTIONS: Final = (
+    "priority",
+    "retry",
+    "timeout",
+    "args",
+    "kwargs",
+    "soft_timeout",
+    "grace",
+    "misfire",
+    "max_catch_up",
+    "on_exhausted",
+    "limits",
+    "capture_output",
+    "key",
+    "replace",
+)
+_SHORT: Final = frozenset({*TASK_OPTIONS, "name", "retries"})  # those of `schedule_at` and its kind
+FAR: Final = (
+    50 * 365.25 * 86_400
+)  # seconds from now that nobody means, but in another unit or from another start
 _PRIORITIES: Final = tuple(Priority)
 
 
@@ -146,8 +168,43 @@ def name_of(action: Any) -> str:
     return name if isinstance(name, str) and name else type(action).__name__
 
 
-def take_convenience(options: dict[str, Any], action: Any) -> str:
+def refuse_unknown(unknown: Iterable[str], known: Iterable[str], method: str) -> None:
+    """Refuse options of a task that there are not; they may have been meant for its function."""
+    for name in unknown:
+        hint = f"an argument of the function goes into args=(...,) or kwargs={{{name!r}: ...}}; "
+        check_names((name,), tuple(known), of=method, hint=hint)
+
+
+def refuse_positional(more: tuple[object, ...], method: str) -> None:
+    """Refuse further positional arguments, which are mostly meant for the function."""
+    raise ValidationError(
+        f"{method} takes no {more[0]!r} there: arguments of the function go into args=({more[0]!r}, ...), "
+        "and options are given by name"
+    )
+
+
+def check_instant(name: str, at: float, now: float) -> None:
+    """Refuse an instant that is so far from now that another was meant."""
+    if abs(at - now) <= FAR:
+        return
+    meant = ""
+    if at < now and at < FAR:
+        meant = f": for {at:g} seconds from now use schedule_after"
+    elif abs(at / 1e3 - now) <= FAR:
+        meant = ": these are milliseconds, divide them by 1000"
+    elif abs(at / 1e6 - now) <= FAR or abs(at / 1e9 - now) <= FAR:
+        meant = ": these are micro- or nanoseconds"
+    raise ValidationError(
+        f"{name} must be UNIX seconds within 50 years of now, which is {now:.0f}, not {at!r}{meant}"
+    )
+
+
+def take_convenience(options: dict[str, Any], action: Any, more: tuple[object, ...], method: str) -> str:
     """Turn options of `schedule_at` and its kind, which know `retries`, into those of `schedule`. Return the name."""
+    if more:
+        refuse_positional(more, method)
+    if not options.keys() <= _SHORT:
+        refuse_unknown(options, _SHORT, method)
     name = options.pop("name", None)
     retries = options.pop("retries", None)
     if retries is not None:

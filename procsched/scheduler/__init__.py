@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime, timedelta
     from types import TracebackType
-    from typing import Any, Final, Self
+    from typing import Any, Final, Never, Self
 
     from procsched._core.models import RetryPolicy, ShutdownReport
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
@@ -50,6 +50,9 @@ class _Default(int):
     """A default value that can be told from the same number given by the user."""
 
 
+_NEVER: Final = (
+    20 * options.FAR
+)  # seconds, a thousand years: some use a `OneTime` of the next century as "never"
 _FOUR: Final = _Default(4)
 _OpenTask = twin(Task)
 
@@ -211,6 +214,7 @@ class Scheduler(Control):
         capture_output: bool = False,
         key: str | None = None,
         replace: bool = False,
+        **unknown: Never,
     ) -> ScheduledTask:
         """Schedule `action` and return its live handle. Allowed before `start`.
 
@@ -238,6 +242,8 @@ class Scheduler(Control):
             SchedulerStateError: the scheduler was shut down.
         """
         self._require_open()
+        if unknown:
+            options.refuse_unknown(unknown, options.TASK_OPTIONS, "schedule")
         if type(name) is not str or not name:
             options.check_text("name", name)
         if not callable(action):
@@ -268,6 +274,8 @@ class Scheduler(Control):
             raise
         steady = bool(getattr(schedule, "steady", False))
         now, first = self._first_slot(schedule, steady)
+        if first - now > _NEVER and type(schedule) is OneTime:
+            options.check_instant("at", first, now)
         task_id = self._ids.next_id()
         if type(task_id) is not str or not task_id:
             options.check_text("the id that ids.next_id() gave", task_id)
@@ -307,33 +315,36 @@ class Scheduler(Control):
         return handle
 
     def schedule_at(
-        self, fn: Callable[..., Any], run_at: float | datetime, **task_options: Any
+        self, fn: Callable[..., Any], run_at: float | datetime, *more: Never, **task_options: Any
     ) -> ScheduledTask:
         """Run `fn` once at an instant: UNIX seconds or an aware datetime.
 
         Options are those of `schedule`; besides, `name=` (the function's by default) and `retries=n`: n more
-        tries, one second apart. Without either `retries` or `retry` there is no further try.
+        tries, one second apart. Without either `retries` or `retry` there is no further try. An instant in the
+        past is due at once; one that is more than 50 years from now is refused, as meant in another unit.
         """
-        name = options.take_convenience(task_options, fn)
-        return self.schedule(name, fn, OneTime(unix_seconds("run_at", run_at)), **task_options)
+        name = options.take_convenience(task_options, fn, more, "schedule_at")
+        at = unix_seconds("run_at", run_at)
+        options.check_instant("run_at", at, self.clock.now())
+        return self.schedule(name, fn, OneTime(at), **task_options)
 
     def schedule_after(
-        self, fn: Callable[..., Any], delay: float | timedelta, **task_options: Any
+        self, fn: Callable[..., Any], delay: float | timedelta, *more: Never, **task_options: Any
     ) -> ScheduledTask:
         """Run `fn` once, `delay` steady seconds from now. Options as for `schedule_at`."""
-        name = options.take_convenience(task_options, fn)
+        name = options.take_convenience(task_options, fn, more, "schedule_after")
         return self.schedule(name, fn, After(finite_seconds("delay", delay)), **task_options)
 
     def schedule_every(
         self,
         fn: Callable[..., Any],
         interval: float | timedelta,
-        *,
+        *more: Never,
         on_overrun: OverrunPolicy = OverrunPolicy.SKIP,
         **task_options: Any,
     ) -> ScheduledTask:
         """Run `fn` at a fixed rate, for the first time one `interval` from now. Options as for `schedule_at`."""
-        name = options.take_convenience(task_options, fn)
+        name = options.take_convenience(task_options, fn, more, "schedule_every")
         seconds = finite_seconds("interval", interval, above=True)
         return self.schedule(name, fn, FixedRate(seconds, on_overrun, start_delay=seconds), **task_options)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from procsched._core.models import unix_seconds
+from procsched._core.names import check_names
 from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules.base import slot_of
 
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
-    from typing import Any, Final
+    from typing import Any, Final, Never
     from zoneinfo import ZoneInfo
 
     from procsched._core.models import ExecutionRecord
@@ -63,7 +64,10 @@ class CronSchedule:
     _rule: WallRule
     _zone: Zone
 
-    def __init__(self, expression: str, *, tz: str | ZoneInfo = "UTC") -> None:
+    def __init__(self, expression: str, *more: Never, tz: str | ZoneInfo = "UTC", **unknown: Never) -> None:
+        if more:
+            raise ValidationError(f"CronSchedule takes one expression, and the zone by name: tz={more[0]!r}")
+        check_names(unknown, ("expression", "tz"), of="CronSchedule")
         # Here and not above: `datetime`, `zoneinfo` and `cronsim` would double the time to import procsched.
         from procsched.schedules.wall import wall_rule
         from procsched.schedules.zones import Zone, zone_key

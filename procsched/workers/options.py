@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 from procsched._core.models import finite_seconds
+from procsched._core.names import check_names as check_names
 from procsched.errors import ValidationError
 from procsched.workers import managed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 
@@ -90,46 +91,6 @@ POOL_OPTIONS = (
     "capture_output",
     "start_timeout",
 )
-
-
-# What the same is called elsewhere: in the standard library, in other pools, in another part of procsched.
-_SYNONYMS = (
-    ("max_workers", "workers", "processes", "n_workers", "n_jobs", "num_workers"),
-    ("max_tasks_per_child", "max_runs_per_worker", "maxtasksperchild", "max_tasks", "worker_lifespan"),
-    ("retry", "retries", "max_retries", "max_attempts"),
-    ("timeout", "time_limit", "task_timeout", "max_seconds"),
-)
-_ADVICE = {
-    "mp_context": "leave it out: workers always come from a clean process of procsched's own; ",
-    "context": "leave it out: workers always come from a clean process of procsched's own; ",
-}
-
-
-def check_names(given: Iterable[str], known: Sequence[str], *, of: str = "") -> None:
-    """Refuse options that nobody has, with the nearest that somebody has.
-
-    Args:
-        of: the function that was called, where that is not plain.
-    Raises:
-        ValidationError: naming the option.
-    """
-    for name in given:
-        if name not in known:
-            where = f" of {of}" if of else ""
-            raise ValidationError(
-                f"unknown option {name!r}{where}; {_advice(name, known)}known are {', '.join(sorted(known))}"
-            )
-
-
-def _advice(name: str, known: Sequence[str]) -> str:
-    if name in _ADVICE:
-        return _ADVICE[name]
-    same = [each for names in _SYNONYMS if name in names for each in names if each in known]
-    if not same:
-        import difflib
-
-        same = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {same[0]!r}? " if same else ""
 
 
 def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int | None:

@@ -361,11 +361,16 @@ def test_of_much_output_the_end_is_shown(bench: Bench) -> None:
 
 def test_a_soft_timeout_has_the_actions_own_frames_as_its_cause(bench: Bench) -> None:
     """Where the action gave way to its soft limit, the cause says what it made of that."""
-    error = failure_of(bench, faults.sleep, bench.path(), soft_timeout=0.3)
+    future = bench.submit(faults.sleep, bench.path(), soft_timeout=0.3)
+    error = future.exception(support.TIMEOUT)
     assert type(error) is TaskTimeoutError
     cause = error.__cause__
     assert isinstance(cause, TaskTimeoutError)
     assert "in sleep" in shown(cause)
+    record = future.record
+    assert record is not None
+    assert record.stack is None
+    assert "\nprocsched.TaskTimeoutError: " in str(record.traceback)  # its public name, in the worker as well
 
 
 def test_errors_of_ended_runs_survive_pickling(bench: Bench) -> None:

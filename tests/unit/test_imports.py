@@ -30,7 +30,13 @@ BOTTOM = {
     "procsched._byvalue",
     "procsched._parcels",
 }
-VOCABULARY = {"procsched.errors", "procsched._core.frozen", "procsched._core.models", "procsched.protocols"}
+VOCABULARY = {
+    "procsched.errors",
+    "procsched._core.frozen",
+    "procsched._core.models",
+    "procsched._core.names",
+    "procsched.protocols",
+}
 CORE = VOCABULARY | {"procsched._core", "procsched.schedules"}
 EDGES = CORE | BOTTOM | {"procsched.clock", "procsched._logs"}
 
@@ -41,7 +47,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._byvalue": set(),
     "procsched._logs": set(),
     "procsched._parcels": {"procsched._system"},
-    "procsched._core.frozen": set(),
+    "procsched._core.frozen": {"procsched._core.names"},
+    "procsched._core.names": {"procsched.errors"},
     "procsched._core.models": {"procsched.errors", "procsched._core.frozen"},
     "procsched.protocols": {"procsched._core.models"},
     "procsched.schedules": VOCABULARY,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from procsched import (
     DEFAULT_RETRY,
     NO_RETRY,
+    CronSchedule,
     EventLog,
     FakeClock,
     FixedRate,
@@ -17,11 +21,13 @@ from procsched import (
     MisfirePolicy,
     OneTime,
     Priority,
+    ProcessExecutor,
     RetryPolicy,
     Scheduler,
     SchedulerStateError,
     TaskNotFoundError,
     ThreadPool,
+    UnknownOptionError,
     ValidationError,
 )
 from tests.unit.scheduling import START, simulated
@@ -199,10 +205,91 @@ def test_positional_order_and_words_are_taken() -> None:
         assert scheduler.schedule("u", _nothing, OneTime(START)).task.retry is DEFAULT_RETRY
 
 
-def test_unknown_option_of_a_convenience_call_is_a_type_error() -> None:
-    """A misspelt option is not swallowed."""
-    with simulated() as (scheduler, _, _log), pytest.raises(TypeError, match="timeuot"):
-        scheduler.schedule_at(_nothing, START, timeuot=5)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda s: s.schedule_at(_nothing, START, timeuot=5),
+            "'timeuot' of schedule_at; did you mean 'timeout'?",
+        ),
+        (
+            lambda s: s.schedule_after(_nothing, 0, x=5),
+            "'x' of schedule_after; an argument of the function goes into",
+        ),
+        (lambda s: s.schedule_after(_nothing, 0, x=5), "args=(...,) or kwargs={'x': ...}"),
+        (lambda s: s.schedule_every(_nothing, 1, id="a"), "'id' of schedule_every; did you mean 'key'?"),
+        (
+            lambda s: s.schedule_every(_nothing, 1, max_instances=1),
+            "leave it out: a task never overlaps itself",
+        ),
+        (
+            lambda s: s.schedule("n", _nothing, OneTime(START), arg=1),
+            "'arg' of schedule; did you mean 'args'?",
+        ),
+        (lambda _: RetryPolicy(attempts=3), "'attempts' of RetryPolicy; did you mean 'max_attempts'?"),
+        (lambda _: FixedRate(1, interval=2), "'interval' of FixedRate; did you mean 'period'?"),
+        (
+            lambda _: CronSchedule("* * * * *", timezone="UTC"),
+            "'timezone' of CronSchedule; did you mean 'tz'?",
+        ),
+        (lambda _: Scheduler(timeout=2), "'timeout'; it belongs to a task: give it to schedule(...)"),
+    ],
+)
+def test_an_unknown_option_is_named_with_what_was_meant(call: Callable[[Scheduler], Any], words: str) -> None:
+    """A misspelt option is not swallowed: the error names the call, and the nearest option or other remedy."""
+    with simulated() as (scheduler, _, _log):
+        with pytest.raises(UnknownOptionError, match=re.escape(words)) as caught:
+            call(scheduler)
+        assert isinstance(caught.value, TypeError)  # as any unknown keyword
+        assert isinstance(caught.value, ValidationError)
+        assert scheduler.tasks() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: s.schedule_at(_nothing, START, "x"), "schedule_at takes no 'x' there"),
+        (lambda s: s.schedule_after(_nothing, 0, 5, 6), "arguments of the function go into args=(5, ...)"),
+        (lambda s: s.schedule_every(_nothing, 1, "x"), "schedule_every takes no 'x' there"),
+        (lambda _: CronSchedule("* * * * *", "Europe/Berlin"), "the zone by name: tz='Europe/Berlin'"),
+    ],
+)
+def test_an_argument_too_many_is_explained(call: Callable[[Scheduler], Any], words: str) -> None:
+    """What was given by position, and has no place there, is shown with where it belongs."""
+    with simulated() as (scheduler, _, _log):
+        with pytest.raises(ValidationError, match=re.escape(words)):
+            call(scheduler)
+        assert scheduler.tasks() == []
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (5, "for 5 seconds from now use schedule_after"),
+        (START * 1e3, "these are milliseconds"),
+        (START * 1e9, "these are micro- or nanoseconds"),
+        (START + 51 * 365.25 * 86_400, "within 50 years of now"),
+    ],
+)
+def test_an_instant_far_from_now_is_refused(at: float, words: str) -> None:
+    """A number that is no UNIX time of this age says what it probably is."""
+    with simulated() as (scheduler, _, _log):
+        with pytest.raises(ValidationError, match=f"run_at.*{words}"):
+            scheduler.schedule_at(_nothing, at)
+        if at > 1e12:
+            with pytest.raises(ValidationError, match=f"at must.*{words}"):
+                scheduler.schedule("n", _nothing, OneTime(at))
+        else:
+            scheduler.schedule("n", _nothing, OneTime(at))  # in the past is due at once
+        assert len(scheduler.tasks()) == (at < 1e12)
+
+
+def test_signatures_are_readable() -> None:
+    """No default shows as an object at an address, and a value class has its fields alone."""
+    assert str(inspect.signature(RetryPolicy)).endswith("max_backoff=60.0, *, jitter=0.0)")
+    shown = str(inspect.signature(ProcessExecutor.options))
+    assert "= <not given>" in shown
+    assert "object at" not in shown
 
 
 @pytest.mark.parametrize("method", ["task", "cancel", "kill", "pause", "resume", "revive", "wait"])
