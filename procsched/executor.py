@@ -89,7 +89,8 @@ class ProcessExecutor(Executor):
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
         """Schedule ``fn(*args, **kwargs)`` and return its future.
 
-        What cannot be pickled fails this future alone, with a `TaskSerializationError`.
+        What cannot be pickled fails this future alone, with a `TaskSerializationError`. All arguments, also one that
+        is called `timeout`, are the function's: settings of the call are `options(timeout=...).submit(...)`.
 
         Raises:
             SchedulerStateError: after a shutdown, or in a fork of the process that made the executor.
@@ -211,6 +212,10 @@ class ProcessExecutor(Executor):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> bool | None:
+        """Wait for the calls and end, also where an ordinary exception leaves the block, as the standard library does.
+
+        KeyboardInterrupt, SystemExit and CancelledError withdraw the calls that wait and end those that run.
+        """
         # What is no Exception says that the program is to stop: KeyboardInterrupt, SystemExit, CancelledError.
         if exc_type is not None and not issubclass(exc_type, Exception):
             self._core.shutdown(wait=True, cancel=True, kill=True)
