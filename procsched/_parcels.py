@@ -130,6 +130,15 @@ class Parcel:
     def __len__(self) -> int:
         return self.size
 
+    def in_band(self) -> bytes | bytearray:
+        """Return its bytes, for where the descriptor cannot be sent."""
+        if self.fd < 0:
+            return self.data
+        data = bytearray()
+        while len(data) < self.size:
+            data += os.pread(self.fd, _STEP, len(data))
+        return data
+
     def load(self) -> Any:
         """Unpickle it on this side."""
         return load(open_memory(os.dup(self.fd))[0] if self.fd >= 0 else self.data)
@@ -246,7 +255,7 @@ def _memfd() -> int:
 
 
 def send(sock: socket, number: int, fd: int) -> None:
-    """Send a descriptor for call `number`, ahead of the frame that says so.
+    """Send a descriptor for call `number`, ahead of the frame that says so. Never blocks.
 
     Raises:
         OSError: the other side is gone, or has not taken what it was sent before.
@@ -254,7 +263,7 @@ def send(sock: socket, number: int, fd: int) -> None:
     import _socket
 
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))]
-    sock.sendmsg([NUMBER.pack(number)], ancillary)
+    sock.sendmsg([NUMBER.pack(number)], ancillary, _socket.MSG_DONTWAIT)
 
 
 def receive(sock: socket, number: int) -> int:

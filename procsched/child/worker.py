@@ -76,7 +76,6 @@ class Worker:
         self.armed = False  # whether an asking signal may raise: only while user code runs
         self.raised: BaseException | None = None  # the soft timeout that was raised in this run
         self.cancel: Callable[[], object] | None = None  # how to stop an `async def` action
-        self.outgoing: _parcels.Parcel | None = None  # the result that is to be sent
         self.timer = _system.open_kernel_timer()
         self.backstop = 0.0  # steady time for which the timer is armed, 0 when it is not
         self.surroundings: Surroundings  # from `start` on
@@ -197,8 +196,6 @@ class Worker:
     def run(self, frame: wire.Frame) -> bool:
         """Run one call and answer it; return whether it left nothing behind."""
         parts, clean = self.perform(frame)
-        if self.outgoing is not None:
-            self.send_parcel(frame.number)
         self.channel.write(parts, self.end_backstop if self.backstop else None)
         self.page[ANSWERED] = frame.number
         return clean
@@ -280,7 +277,7 @@ class Worker:
         self.timer.disarm()
         self.backstop = 0.0
 
-    def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes]:
+    def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes | bytearray]:
         """Load the call, run it, and return its answer as kind, flags and payload."""
         stage = "load"
         data: bytes | _parcels.Parcel = b""
@@ -326,10 +323,9 @@ class Worker:
             if type(data) is bytes:
                 return wire.DONE, 0, data
             assert isinstance(data, _parcels.Parcel)
-            if data.fd < 0:
-                return wire.DONE, wire.WHOLE, data.data
-            self.outgoing = data
-            return wire.DONE, wire.APART, b""
+            if data.fd >= 0 and self.send_parcel(frame.number, data.fd):
+                return wire.DONE, wire.APART, b""
+            return wire.DONE, wire.WHOLE, data.in_band()
         if failure.__traceback__ is not None:
             failure.__traceback__ = failure.__traceback__.tb_next  # without this frame
         flags = 0
@@ -344,11 +340,13 @@ class Worker:
             return data if type(data) is bytearray else bytearray(data)  # arrays are to be written into
         return _parcels.open_memory(_parcels.receive(self.parcels, frame.number))[0]
 
-    def send_parcel(self, number: int) -> None:
-        """Send the descriptor of a large result, before the answer that says so."""
-        parcel, self.outgoing = self.outgoing, None
-        assert parcel is not None
-        _parcels.send(self.parcels, number, parcel.fd)
+    def send_parcel(self, number: int, fd: int) -> bool:
+        """Send the descriptor of a large result, before the answer that says so; return whether it went."""
+        try:
+            _parcels.send(self.parcels, number, fd)
+        except OSError:  # the run has filled the socket, or closed it
+            return False
+        return True
 
     def run_coroutine(self, coroutine: Any) -> Any:
         """Run an awaitable that the action returned in an event loop of its own."""

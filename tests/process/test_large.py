@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -226,6 +227,16 @@ def test_a_result_for_which_no_descriptor_is_left(shared: Bench) -> None:
         os.close(writer)
     shared.assert_usable()
     assert shared.submit(large.size_of, b"x" * MEGABYTE).result(support.TIMEOUT) == MEGABYTE
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_run_that_fills_the_way_of_descriptors_delays_nobody(shared: Bench, *, blocking: bool) -> None:
+    """Its own large result comes through the other socket, and the next run is as ever."""
+    for _ in range(2):
+        future = shared.submit(functools.partial(large.fill_parcels, blocking=blocking))
+        assert len(future.result(support.TIMEOUT)) == MEGABYTE
+    assert shared.submit(large.size_of, b"x" * MEGABYTE).result(support.TIMEOUT) == MEGABYTE
+    shared.assert_usable()
 
 
 # --- whoever dies -----------------------------------------------------------------------------------------------
