@@ -22,6 +22,7 @@ FEATURES = ("fork", "pidfd", "subreaper", "timerfd", "kernel_timer", "memfd", "e
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_TIMERSLACK = 29
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 MAP_FIXED = 0x10  # linux/mman.h
 MADV_HUGEPAGE = 14
 
@@ -152,6 +153,20 @@ def become_subreaper() -> bool:
     return offers("subreaper") and prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def is_subreaper() -> bool:
+    """Return whether this process is one now; False where nobody can say."""
+    if not offers("subreaper"):
+        return False
+    try:
+        import _ctypes
+
+        answer = _simple("i")()
+        asked = libc().prctl(PR_GET_CHILD_SUBREAPER, _ctypes.byref(answer), 0, 0, 0) == 0
+    except (AttributeError, ImportError, OSError):
+        return False
+    return bool(asked and answer.value)
+
+
 def die_with_parent(parent: int) -> bool:
     """Ask for SIGKILL when the parent `parent` ends, and exit at once if it has ended already.
 
@@ -177,19 +192,23 @@ def sharpen_timers() -> None:
 
 
 def process_children(pid: int) -> list[int]:
-    """Return the direct children of process `pid`; empty when it is gone."""
+    """Return the direct children of process `pid`; empty when it is gone, or nobody can say."""
+    try:
+        return _children_of(pid)
+    except OSError:
+        return []
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the direct children of process `pid`. An OSError where it is gone, or no descriptor is left to ask."""
     if not offers("proc"):
         return [child.pid for child in _psutil_children(pid, recursive=False)]
     found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
+    for thread in os.listdir(f"/proc/{pid}/task"):
         try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-        except OSError:  # the thread ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
             continue
     return found
 
@@ -216,7 +235,10 @@ def _psutil_children(pid: int, *, recursive: bool) -> list[Any]:
 
 
 class OwnChildren:
-    """The children of this process, asked for as cheaply as can be: the helper does so at every death."""
+    """The children of this process, asked for as cheaply as can be: the helper does so at every death.
+
+    The descriptor is opened at once, so that they can be told also when no other is left.
+    """
 
     def __init__(self) -> None:
         self._fd = -1
@@ -226,14 +248,27 @@ class OwnChildren:
             except OSError:  # a kernel without CONFIG_PROC_CHILDREN
                 self._fd = -1
 
-    def list(self) -> list[int]:
-        """Return their pids."""
+    def _read(self) -> list[int]:
         # With one thread they are all in one file: the directory then has three links.
         if self._fd >= 0 and os.stat("/proc/self/task").st_nlink == 3:
             data = os.pread(self._fd, 1 << 16, 0)
             if len(data) < 1 << 16:
                 return [*map(int, data.split())]
-        return process_children(os.getpid())
+        return _children_of(os.getpid())
+
+    def list(self) -> list[int]:
+        """Return their pids; none where they cannot be told."""
+        try:
+            return self._read()
+        except (OSError, ValueError):
+            return []
+
+    def are_all_in(self, known: set[int]) -> bool:
+        """Return whether there are no others than those; False also where they cannot be told."""
+        try:
+            return known.issuperset(self._read())
+        except (OSError, ValueError):  # the descriptor was closed, or is something else by now
+            return False
 
 
 def signal_descendants(pid: int, signum: int) -> int:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from procsched import TaskTimeoutError, killable
+from procsched import TaskTimeoutError, _system, killable
 from procsched._core import wire
 from tests import support
 
@@ -964,12 +964,13 @@ def start_thread_and_process() -> None:
 
 
 def settings() -> tuple[object, ...]:
-    """Return what `lower_limits` and the next three change."""
+    """Return what `lower_limits`, the next three and `stop_reaping` change."""
     return (
         resource.getrlimit(resource.RLIMIT_NOFILE),
         os.fstat(1).st_ino,
         os.getresuid(),
         os.getpriority(0, 0),
+        _system.is_subreaper(),
     )
 
 
@@ -1092,3 +1093,21 @@ def brief_work(seconds: float, log: str, value: Any) -> Any:
     while time.monotonic() < end:
         pass
     return value
+
+
+def hide_child() -> int:
+    """Leave a child, and no descriptor with which anybody here could look for it; return its pid."""
+    child = subprocess.Popen(["sleep", "1000"])
+    kept: list[object] = [child]
+    sys.modules[__name__].__dict__["hidden"] = kept
+    with contextlib.suppress(OSError):
+        while True:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+    last_a_while()
+    return child.pid
+
+
+def stop_reaping() -> None:
+    """Leave the worker without its claim to the processes that daemons leave."""
+    last_a_while()
+    assert _system.prctl(_system.PR_SET_CHILD_SUBREAPER, 0)

@@ -38,7 +38,8 @@ class Surroundings:
         self._mask = _pthread_sigmask(signal.SIG_BLOCK, ())
         self._settings = _settings()
         self._threads = _thread._count()
-        self._children = set(_system.process_children(os.getpid())) if started else set()
+        self._children = _system.OwnChildren()
+        self._known = set(self._children.list()) if started else set()  # pids
         self._cpu = 0.0  # seconds, at the last look
         try:
             self._peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
@@ -89,7 +90,7 @@ class Surroundings:
         while True:
             try:
                 if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
-                    return not self._children.issuperset(_system.process_children(os.getpid()))
+                    return not self._children.are_all_in(self._known)
             except ChildProcessError:
                 return False
 
@@ -105,7 +106,8 @@ def _settings() -> list[Any]:
     limits = [resource.getrlimit(which) for which in _RLIMITS]
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(), os.getgid())
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    return [standard, limits, ids, os.getpriority(os.PRIO_PROCESS, 0), affinity]
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    return [standard, limits, ids, priority, affinity, _system.is_subreaper()]
 
 
 def flush_streams() -> None:

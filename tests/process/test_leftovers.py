@@ -147,14 +147,25 @@ def test_what_the_initializer_starts_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [faults.lower_limits, faults.drop_stdout, faults.become_nobody, faults.be_nice]
+    "fault",
+    [faults.lower_limits, faults.drop_stdout, faults.become_nobody, faults.be_nice, faults.stop_reaping],
 )
 def test_changed_settings_of_the_process_reach_no_other_run(
     tmp_path: Path, fault: Callable[[], None]
 ) -> None:
-    """Limits, standard descriptors, user and priority that a run changed go with its worker."""
+    """Limits, standard descriptors, user, priority and care for orphans that a run changed go with its worker."""
     with Bench(tmp_path, 1) as bench:
         first = bench.submit(faults.settings).result(support.TIMEOUT)
         bench.submit(fault).result(support.TIMEOUT)
         assert bench.submit(faults.settings).result(support.TIMEOUT) == first
+        assert bench.counters()["recycled"] == 1
+
+
+@pytest.mark.parametrize("initializer", [None, faults.start_thread_and_process])
+def test_a_child_is_seen_where_no_descriptor_is_left(
+    tmp_path: Path, initializer: Callable[[], None] | None
+) -> None:
+    """It goes with the worker, also where that has more threads, whose children nobody can tell then."""
+    with Bench(tmp_path, 1, initializer=initializer) as bench:
+        support.assert_gone(bench.submit(faults.hide_child).result(support.TIMEOUT))
         assert bench.counters()["recycled"] == 1
