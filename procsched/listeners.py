@@ -286,7 +286,8 @@ class EventDelivery:
         count = outlet.errors[key] = outlet.errors.get(key, 0) + 1
         if count & (count - 1):
             return
-        text = f"listener {outlet.name} raised {describe(error)} (time {count})"
+        rest = "; should it do so again, times 2, 4, 8 and so on are told" if count == 1 else ""
+        text = f"listener {outlet.name} raised {describe(error)} (time {count}){rest}"
         say(
             logging.ERROR, "%s", text, error=error, fields={"task_id": event.task_id, "task_name": event.name}
         )

@@ -151,6 +151,7 @@ class Demo:
         self.resumed = False
         self.beat_late = 0.0  # seconds, of the latest heartbeat
         self.daemon_fate = "never started"
+        self.cut_short = ""  # why not everything was to be seen, and what
         self.complaints: list[str] = []
 
     def on_task_event(self, event: TaskEvent) -> None:
@@ -183,9 +184,7 @@ class Demo:
             while not self.acts["paused"].over:
                 if time.monotonic() >= self.until:
                     scheduler.shutdown(drain=False, timeout=0.0)
-                    self.complaints.append(
-                        f"the time was up after {self.elapsed():.0f} s: {self.unfinished()}"
-                    )
+                    self.cut_short = f"the time was up after {self.elapsed():.0f} s: {self.unfinished()}"
                     return
                 self.direct(scheduler)
                 try:
@@ -288,12 +287,19 @@ class Demo:
         say("\nFound in the files:")
         for line in demo_report.finding_lines(self.files):
             say(line)
-        complaints = [*self.complaints, *(text for act in self.acts.values() for text in act.verdict())]
+        # What was withdrawn when the time was up had no chance to come out as foretold.
+        judged = [act for act in self.acts.values() if act.over or not self.cut_short]
+        complaints = [*self.complaints, *(text for act in judged for text in act.verdict())]
         failed = [f"{name}: {record.error}" for name, record in self.files if not record.ok]
         if failed:
             complaints.append(f"{len(failed)} files were not analysed, such as {failed[0]}")
         say(f"\n{NEXT}\n")
-        if not complaints:
+        if self.cut_short:
+            say(f"Cut short: {self.cut_short}.")
+            if not complaints:
+                say("What came to its end until then did so as foretold, and nothing is left behind.")
+                return EXIT_OTHERWISE
+        elif not complaints:
             say(f"Everything came out as foretold, in {self.elapsed():.1f} s, and nothing is left behind.")
             return EXIT_AS_FORETOLD
         say("NOT as foretold:")

@@ -256,8 +256,10 @@ class Control(ClosingDriver):
         self.refuse_fork()
         task_id = task if isinstance(task, str) else getattr(getattr(task, "task", None), "id", None)
         if not isinstance(task_id, str):
+            shown = repr(task)
             raise ValidationError(
-                f"task must be a ScheduledTask or its id, not {type(task).__name__} {task!r}"
+                f"task must be a ScheduledTask or its id, not {type(task).__name__} "
+                f"{shown if len(shown) <= 100 else f'{shown[:97]}...'}"
             )
         entry = self.engine.entries.get(task_id)
         if entry is None or not (isinstance(task, str) or entry.handle is task):

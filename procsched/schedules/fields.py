@@ -81,12 +81,20 @@ def parse(expression: str) -> Fields:
             f"{_named(expression)} has {len(parts)} field{'' if len(parts) == 1 else 's'}; write five "
             "(minute, hour, day-of-month, month, day-of-week) or six with the second first"
         )
-    if len(parts) == 5:
+    six = len(parts) == 6
+    if not six:
         parts.insert(0, "0")
-    parts = [
-        ",".join(_checked_item(expression, field, item) for item in part.split(","))
-        for field, part in zip(Field, parts, strict=True)
-    ]
+    try:
+        parts = [
+            ",".join(_checked_item(expression, field, item) for item in part.split(","))
+            for field, part in zip(Field, parts, strict=True)
+        ]
+    except ScheduleError as error:
+        if six:  # some think of a year at the end
+            raise ScheduleError(
+                f"{error} (of six fields the first is the second; there is none for the year)"
+            ) from None
+        raise
     try:
         return Fields(parts, CronSim(" ".join(parts), _NAIVE))
     except CronSimError:

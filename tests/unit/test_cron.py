@@ -424,6 +424,17 @@ def test_seconds_come_first():
     ]
 
 
+def test_a_year_at_the_end_is_explained():
+    """Whoever thinks of a year as the last of six fields learns what the six are."""
+    with pytest.raises(
+        ScheduleError, match="of six fields the first is the second; there is none for the year"
+    ):
+        CronSchedule("0 0 1 1 * 2030")
+    with pytest.raises(ScheduleError) as caught:
+        CronSchedule("0 0 1 1 8")
+    assert "six" not in str(caught.value)
+
+
 # --- asking ----------------------------------------------------------------------------------------------
 
 

@@ -264,7 +264,9 @@ def test_different_errors_are_told_apart(rig: Rig) -> None:
     for number in (0, 0, 0, *range(150)):
         delivery.publish(event(number))
     assert delivery.wait_idle(None)
-    assert rig.problems[0] == "listener Calling raised Error0: at 0 (time 1)"
+    assert rig.problems[0] == (
+        "listener Calling raised Error0: at 0 (time 1); should it do so again, times 2, 4, 8 and so on are told"
+    )
     assert len(rig.problems) == 2 + 1 + 99 + 6  # Error0 thrice, 99 more kinds, and 1, 2, 4 ... 32 of the rest
 
 

@@ -292,6 +292,17 @@ def test_signatures_are_readable() -> None:
     assert "object at" not in shown
 
 
+def test_a_record_in_the_place_of_a_task_is_shown_in_short() -> None:
+    """What is no task is named, and not printed over half a screen."""
+    with simulated() as (scheduler, _, _log):
+        record = scheduler.wait(scheduler.schedule("n", _nothing, OneTime(START)))
+        with pytest.raises(
+            ValidationError, match=r"not ExecutionRecord ExecutionRecord\(.*\.\.\.$"
+        ) as caught:
+            scheduler.wait(record)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("method", ["task", "cancel", "kill", "pause", "resume", "revive", "wait"])
 def test_unknown_ids_are_not_found(method: str) -> None:
     """Every call that takes an id says which one it does not know, in plain text."""
