@@ -32,7 +32,8 @@ class ProcessExecutor(Executor):
         max_workers: how many calls run at once; the number of CPUs this process may use by default.
         timeout: seconds after which a call is ended with everything it started; None for no limit.
         grace: seconds between asking a call to stop and killing it.
-        initializer, initargs: called in each worker before its first call.
+        initializer, initargs: called in each worker before its first call. What one of the main script assigns to
+            globals of the script is there in the calls, in the place of the value that travels with them.
         preload: names of modules imported once, in the process from which the workers are forked. State that a module
             makes at its import, such as that of a random generator of its own, is then the same in all of them;
             numpy's global generator is seeded in each.

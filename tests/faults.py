@@ -220,7 +220,7 @@ HANGS: tuple[Callable[[str], object], ...] = (
 )
 
 
-@killable(timeout=0.5)
+@killable(timeout=1.0)
 def hang_or_add(path: str, left: int = 0, right: int = 0) -> int:
     """Hang where there is a path."""
     if path:

@@ -55,6 +55,8 @@ class _Look:
     def compare(self, names: Any, changed: dict[str, Any], before: dict[str, Any]) -> None:
         """Note the names that have another value now, or whose value has other contents, and what they had."""
         for name, value in list(names.items()):
+            if name.startswith("__") and name.endswith("__"):
+                continue  # the interpreter's own, which it may make at a look
             old = self._values.get(name, _MISSING)
             contents = self._contents.get(name)
             if old is not value:
