@@ -4,7 +4,8 @@
     result() <-- ProcessFuture <-- Core.on_ended() <-- I/O thread
     add_done_callback() <-- callback thread
 
-One lock guards queues and pool together, the pool's: see there for what is done while it is held.
+One lock guards queues and pool together, the pool's: see there for what is done while it is held, and what becomes of a
+signal handler that interrupts its holder.
 
 The pool's thread refers to the `Core`, and nothing here to the executor, so that one which nobody refers to any more
 can be collected: its core then finishes the calls and ends.
@@ -23,6 +24,7 @@ import time
 from enum import IntEnum
 
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
+from procsched._interrupts import Latch, apart
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.workers.base import AHEAD_BYTES, Call, pace_of
@@ -157,6 +159,7 @@ class _Item(Call):
         self.pace = pace
         self.worker = self.verdict = None
         self.handed = self.number = 0
+        self.told = False
         self.core = core
         self.future = future
         self.options = options
@@ -182,24 +185,23 @@ class Core:
 
     def __init__(self, pool: ProcessPool) -> None:
         self.pool = pool
+        self.holds_lock = pool.holds_lock
         self.lock = pool.lock  # guards everything below that says so
         self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
         self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
         self.ahead = Priority.HIGH  # nothing less urgent is sent ahead now; guarded by lock
         self.killing = False  # no further attempt is made; guarded by lock
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
-        self.open = 0  # calls that have not ended for good; guarded by lock
+        self.open: set[_Item] = set()  # calls that have not ended for good; single operations, atomic
         self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
         self.started = False
-        self.refused = ""  # why nothing is taken any more; guarded by lock
+        self.refused = ""  # why nothing is taken any more; set at once, and looked at with the lock held
         self.finishing = False  # the pool is being shut down; guarded by lock
-        self.drained = threading.Event()  # set when, after a shutdown, nothing is open
+        self.drained = Latch()  # set when, after a shutdown, nothing is open
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
         self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Guards `callback_thread`; taken with a future's condition held, and takes nothing itself.
-        self.callback_lock = threading.Lock()
-        self.callback_thread: threading.Thread | None = None
+        self.callback_thread: threading.Thread | None = None  # started and ended by the I/O thread
 
     # -- submitting ----------------------------------------------------------------------------------------
 
@@ -227,13 +229,52 @@ class Core:
         future._item = item
         if not self.started:
             self.start()
+        if self.holds_lock():
+            self._submit_later(item)
+            return future
         with self.lock:
             if self.refused:
                 raise SchedulerStateError(self.refused)
-            self.open += 1
-            self._queue_locked(item)
-            self.pool.pump_locked()
+            try:
+                self.open.add(item)
+                self._queue_locked(item)
+                self.pool.pump_locked()
+            except BaseException:  # as in `ProcessPool.whole`, without a call for each call
+                try:
+                    self._drop_locked(item)
+                except BaseException:
+                    self._drop_locked(item)
+                raise
         return future
+
+    def _submit_later(self, item: _Item) -> None:
+        """Queue a call of a signal handler that interrupted a holder of the lock, once that has let it go."""
+        if self.refused:
+            raise SchedulerStateError(self.refused)
+        self.open.add(item)
+        self.pool.loop.call_soon(functools.partial(self.enter, item))
+
+    def enter(self, item: _Item) -> None:
+        """Queue a call that could not be queued when it was submitted. On the I/O thread."""
+        with self.lock:
+            if item.state is not _State.WAITING:
+                return  # cancelled meanwhile
+            late = self.finishing or self.killing or item.future.cancelled()
+            if late:
+                self._withdraw_locked(item)
+            else:
+                self._queue_locked(item)
+                self.pool.pump_locked()
+        if late:
+            self._tell_withdrawn(item)
+
+    def _drop_locked(self, item: _Item) -> None:
+        """A signal handler has raised in `submit`: nobody will have the future. What a worker has already, it runs."""
+        if item.state is _State.WAITING:
+            item.state = _State.OVER
+            item.payload = b""
+            self.open.discard(item)
+        self.pool.mend_locked()
 
     def start(self) -> None:
         """Start the pool, once.
@@ -241,8 +282,10 @@ class Core:
         Raises:
             OSError: it cannot be started now; the next call tries again.
         """
-        if self.started:
-            return
+        if not self.started:
+            apart(self._start)
+
+    def _start(self) -> None:
         from procsched.clock import SystemClock
 
         with self.start_lock:
@@ -260,6 +303,19 @@ class Core:
         self.refuse_fork()
         if self.refused:
             raise SchedulerStateError(self.refused)
+
+    def refuse_wait(self) -> None:
+        """Refuse to wait for the end of a call where that would never come.
+
+        Raises:
+            SchedulerStateError: naming the remedy.
+        """
+        self.refuse_fork()
+        if self.holds_lock():
+            raise SchedulerStateError(
+                "this signal handler has interrupted the executor, which cannot go on while the handler waits for a "
+                "call: set a flag, or wait in a thread"
+            )
 
     def refuse_fork(self) -> None:
         """Refuse in a fork of the process whose workers these are.
@@ -314,9 +370,26 @@ class Core:
 
     def take_back(self, call: Any) -> None:
         """Queue a call that was sent ahead and has not begun, where it was. With the pool's lock held."""
-        call.state = _State.WAITING
         call.queued = True
         self.queues[call.options.priority].appendleft(call)
+        call.state = _State.WAITING
+
+    def holds(self, call: Any) -> bool:
+        """Return whether a call waits here or is over. With the pool's lock held."""
+        return call.state is not _State.HANDED
+
+    def mend(self) -> None:
+        """Put the queues in order after a signal handler has raised in a section of ours. With the pool's lock held."""
+        for item in tuple(self.open):
+            # `next_call` and `take_back` leave only those they were about to move in this state, at the front or not
+            # in the queue at all.
+            if item.state is _State.HANDED and item.queued:
+                waiting = self.queues[item.options.priority]
+                if not waiting or waiting[0] is not item:
+                    waiting.appendleft(item)
+                item.state = _State.WAITING
+        self.withdrawn = sum(item.state is _State.OVER for waiting in self.queues for item in waiting)
+        self.pool.loop.call_soon(self.tell_cancelled)
 
     def pool_problem(self, text: str) -> None:
         """The pool logs its problems itself; those who wait hear of them by their futures."""
@@ -351,6 +424,7 @@ class Core:
         ):
             return None
         wait = self.backoff(item)
+        item.verdict = None
         item.attempt += 1
         item.state = _State.WAITING
         self.resting.add(item)
@@ -372,13 +446,9 @@ class Core:
         item.state = _State.OVER
         item.payload = b""  # a large one holds memory and a descriptor, whoever still has the item
         item.future._close()
-        with self.lock:
-            self.open -= 1
-            finish = bool(self.refused) and self.open == 0 and not self.finishing
-            if finish:
-                self.finishing = True
-        if finish:
-            self.finish()
+        self.open.discard(item)
+        if self.refused and not self.open:
+            self.finish_soon()
 
     def cancel(self, future: ProcessFuture[Any]) -> bool:
         """Withdraw or end a call: see `ProcessFuture.cancel`."""
@@ -386,21 +456,46 @@ class Core:
         item: _Item | None = future._item
         if item is None:
             return future.cancelled()
-        # One winner: with the lock held the call can neither start nor end.
-        with self.lock:
-            # One that was sent ahead and has not begun is given back by this, and then withdrawn.
-            if item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
-                item.cancelled = True
-            withdrawn = item.state is _State.WAITING
+        if self.holds_lock():
+            return self._cancel_later(item)
+        try:
+            # One winner: with the lock held the call can neither start nor end.
+            withdrawn = self.pool.whole(self._cancel_locked, item)
             if withdrawn:
-                self._withdraw_locked(item)
-            if not item.cancelled:
+                self._tell_withdrawn(item)
+            elif item.cancelled:
+                future._mark_cancelled()
+            else:
                 return future.cancelled()
-        if withdrawn:
-            self._tell_withdrawn(item)
-        else:
-            future._mark_cancelled()
+        except BaseException:
+            self.pool.loop.call_soon(self.tell_cancelled)
+            raise
         return True
+
+    def _cancel_locked(self, item: _Item) -> bool:
+        """Withdraw the call and return True, or have it ended where it runs."""
+        # One that was sent ahead and has not begun is given back by this, and then withdrawn.
+        if item.state is _State.HANDED and self.pool.kill_locked(item, "killed: cancelled"):
+            item.cancelled = True
+        withdrawn = item.state is _State.WAITING
+        if withdrawn:
+            self._withdraw_locked(item)
+        return withdrawn
+
+    def _cancel_later(self, item: _Item) -> bool:
+        """Cancel for a signal handler that interrupted a holder of the lock: the future now, the call thereafter."""
+        self.pool.loop.call_soon(functools.partial(self.cancel, item.future))
+        return item.future._mark_cancelled()
+
+    def tell_cancelled(self) -> None:
+        """Tell of what was cancelled, should that have been interrupted. On the I/O thread."""
+        for item in tuple(self.open):
+            if item.cancelled:
+                item.future._mark_cancelled()
+            if item.state is _State.OVER:
+                self._tell_withdrawn(item)
+        if self.refused:
+            self.finish_soon()
 
     def _withdraw_locked(self, item: _Item) -> None:
         """See to it that a call which waits is not begun."""
@@ -417,27 +512,41 @@ class Core:
 
     def prune(self) -> None:
         """Forget withdrawn items once they outnumber the others."""
-        with self.lock:
-            if self.withdrawn < 64 or self.withdrawn * 2 < sum(map(len, self.queues)):
-                return
-            for waiting in self.queues:
-                kept = [item for item in waiting if item.state is _State.WAITING]
-                waiting.clear()
-                waiting.extend(kept)
+        if self.withdrawn >= 64:
+            self.pool.whole(self._prune_locked)
+
+    def _prune_locked(self) -> None:
+        if self.withdrawn * 2 >= sum(map(len, self.queues)):
+            # In one step: a signal handler that raises must not find a queue without its items.
+            self.queues = tuple(
+                collections.deque(item for item in waiting if item.state is _State.WAITING)
+                for waiting in self.queues
+            )
             self.withdrawn = 0
 
     # -- callbacks -----------------------------------------------------------------------------------------
 
     def run_callbacks(self, future: ProcessFuture[Any], run: Callable[[], None]) -> None:
         """Run the done-callbacks of a future on the callback thread."""
-        with self.callback_lock:
-            if self.callback_thread is None:
-                thread = threading.Thread(
-                    target=self.serve_callbacks, name="procsched-callbacks", daemon=True
-                )
-                thread.start()
-                self.callback_thread = thread
         self.callbacks.put(run)
+        if self.callback_thread is None:
+            self.pool.loop.call_soon(self.start_callbacks)
+
+    def start_callbacks(self) -> None:
+        """Start the callback thread, once. On the I/O thread: no signal handler interrupts that."""
+        if self.callback_thread is None:
+            thread = threading.Thread(target=self.serve_callbacks, name="procsched-callbacks", daemon=True)
+            self.callback_thread = thread  # before it runs: a callback may ask whether it is on this thread
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left; tried again at the next ending
+                self.callback_thread = None
+                raise
+
+    def end_callbacks(self) -> None:
+        """Have the callback thread end when it has run what there is. On the I/O thread."""
+        if self.callback_thread is not None:
+            self.callbacks.put(None)
 
     def serve_callbacks(self) -> None:
         """Be the callback thread."""
@@ -455,31 +564,22 @@ class Core:
         """Take no more calls, and end when the last one has."""
         if self.is_fork:
             return
-        with self.lock:
-            self.refused = self.refused or AFTER_SHUTDOWN
-            self.killing = self.killing or kill
+        self.refused = self.refused or AFTER_SHUTDOWN
+        self.killing = self.killing or kill
+        if self.holds_lock():  # a signal handler has interrupted us, and must not wait for us
+            self._shutdown_soon(cancel=cancel, kill=kill)
+            return
+        try:
             if cancel or kill:
-                self.pool.recall_locked()
-            items = [item for waiting in self.queues for item in waiting] if cancel or kill else []
-            if items and not kill:
-                # A call for which a worker is free, though it may be starting yet, counts as one that has started.
-                free = max(0, self.pool.size - self.pool.running)
-                items = [item for item in items if item.state is _State.WAITING][free:]
-            if cancel or kill:
-                items += self.resting
-            items = [item for item in items if item.state is _State.WAITING]
-            for item in items:
-                self._withdraw_locked(item)
-            idle = self.open == 0 and not self.finishing
-            if idle:
-                self.finishing = True
-        for item in items:
-            self._tell_withdrawn(item)
-        if idle:
-            self.finish()
-        if kill:
-            for call in self.pool.running_calls():
-                self.pool.kill(call, "killed: the workers were killed")
+                for item in self.pool.whole(self._withdraw_waiting_locked, kill=kill):
+                    self._tell_withdrawn(item)
+            if kill:
+                for call in self.pool.running_calls():
+                    self.pool.kill(call, "killed: the workers were killed")
+            self.finish_soon()
+        except BaseException:
+            self._shutdown_soon(cancel=cancel, kill=kill)
+            raise
         if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
             # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
             self.drained.wait(KILL_WAIT if kill else None)
@@ -488,23 +588,45 @@ class Core:
             if thread is not None:
                 thread.join(10.0)
 
+    def _shutdown_soon(self, *, cancel: bool, kill: bool) -> None:
+        if self.started:
+            self.pool.loop.call_soon(self.tell_cancelled)
+            self.pool.loop.call_soon(functools.partial(self.shutdown, wait=False, cancel=cancel, kill=kill))
+
+    def _withdraw_waiting_locked(self, *, kill: bool) -> list[_Item]:
+        """Withdraw the calls that wait, and return them."""
+        self.pool.recall_locked()
+        items = [item for waiting in self.queues for item in waiting if item.state is _State.WAITING]
+        if not kill:
+            # A call for which a worker is free, though it may be starting yet, counts as one that has started.
+            free = max(0, self.pool.size - self.pool.running)
+            items = items[free:]
+        items += [item for item in self.resting if item.state is _State.WAITING]
+        for item in items:
+            self._withdraw_locked(item)
+        return items
+
     def io_thread(self) -> threading.Thread | None:
         """Return the pool's thread, or None before the start."""
         return self.pool.loop.thread if self.started else None
 
+    def finish_soon(self) -> None:
+        """End pool and callback thread, if nothing is open any more; without waiting for them."""
+        if self.started:
+            self.pool.loop.call_soon(self.finish)
+        else:
+            self.drained.set()
+
     def finish(self) -> None:
-        """Nothing is open any more: end pool and callback thread, without waiting for them."""
+        """Do the same, at once. On the I/O thread."""
+        with self.lock:
+            if self.finishing or self.open or not self.refused:
+                return
+            self.finishing = True
         _live.discard(self)
         self.drained.set()
-        if self.started:
-            if threading.current_thread() is self.io_thread():
-                self.pool.shutdown(5.0)
-            else:
-                self.pool.loop.call_soon(lambda: self.pool.shutdown(5.0))
-        with self.callback_lock:
-            thread = self.callback_thread
-        if thread is not None:
-            self.callbacks.put(None)
+        self.pool.shutdown(5.0)
+        self.pool.loop.call_soon(self.end_callbacks)
 
 
 _live: set[Core] = set()  # started and not finished; kept so that they can end their calls at exit
@@ -513,8 +635,7 @@ _live: set[Core] = set()  # started and not finished; kept so that they can end 
 def _at_exit() -> None:
     """Finish the calls of every executor: their threads are daemons, and would be cut off."""
     for core in list(_live):
-        with core.lock:
-            core.refused = core.refused or AT_EXIT
+        core.refused = core.refused or AT_EXIT
         core.shutdown(wait=True, cancel=False)
 
 

@@ -43,7 +43,8 @@ class ProcessExecutor(Executor):
             `start_timeout`.
     Raises:
         ValidationError: naming the option.
-    Thread safety: all methods may be called from any thread.
+    Thread safety: all methods may be called from any thread, and from signal handlers; from one that has interrupted
+        the executor itself a shutdown does not wait.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class ProcessExecutor(Executor):
         await aio.leave(self._core, kill=exc_type is not None and not issubclass(exc_type, Exception))
 
     def __repr__(self) -> str:
-        return f"<ProcessExecutor of {self._core.pool.size} workers, {self._core.open} calls open>"
+        return f"<ProcessExecutor of {self._core.pool.size} workers, {len(self._core.open)} calls open>"
 
 
 class ExecutorView:

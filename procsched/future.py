@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
+_CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 _SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
 
 
@@ -40,6 +41,9 @@ class ProcessFuture(Future["R"]):
     _ending: Ending | None = None  # of the last attempt, until the result is loaded
     _attempts: tuple[tuple[int, float, float, Ending], ...] = ()  # number, start, seconds, ending
     _progress: tuple[float, float | None, str] | None = None
+    _told = 0  # waiters that were told of the cancelling
+    _cancel_told = False  # that was all of them, and the callbacks are on their way
+    _called_back = False
 
     def __init__(self, owner: Any, name: str, timeout: float | None) -> None:
         # Not by way of the base class, see above.
@@ -72,7 +76,8 @@ class ProcessFuture(Future["R"]):
     # -- what the executor says ----------------------------------------------------------------------------
 
     def _note_start(self) -> None:
-        self._state = "RUNNING"
+        if self._state == "PENDING":
+            self._state = "RUNNING"
 
     def _note_attempt(self, number: int, started_at: float, seconds: float, ending: Ending) -> None:
         self._attempts += ((number, started_at, seconds, ending),)
@@ -92,7 +97,9 @@ class ProcessFuture(Future["R"]):
         if condition is _SETTLED:
             self._state = _FINISHED
             return
-        with condition:
+        with condition._lock:  # see `_mark_cancelled`
+            if self._state in _CANCELLED:  # by a signal handler, which could not have the call ended at once
+                return
             self._state = _FINISHED
             for waiter in self._waiters:
                 if ending.outcome is Outcome.SUCCEEDED:
@@ -104,7 +111,13 @@ class ProcessFuture(Future["R"]):
 
     def _invoke_callbacks(self) -> None:
         if "_lazy_callbacks" in self.__dict__:
-            self._owner.run_callbacks(self, super()._invoke_callbacks)  # type: ignore[misc]
+            self._owner.run_callbacks(self, self._call_back)
+
+    def _call_back(self) -> None:
+        """Run the done-callbacks, once. On the callback thread."""
+        if not self._called_back:
+            self._called_back = True
+            super()._invoke_callbacks()  # type: ignore[misc]
 
     # -- for the user --------------------------------------------------------------------------------------
 
@@ -119,17 +132,22 @@ class ProcessFuture(Future["R"]):
         return bool(self._owner.cancel(self))
 
     def _mark_cancelled(self) -> bool:
-        """Enter the cancelled state from pending or running, and tell the waiters."""
-        with self._condition:
+        """Enter the cancelled state from pending or running, and tell the waiters. Where it was interrupted, go on."""
+        condition = self._condition
+        # The lock itself: where a signal handler raises on the way into a condition, that keeps its lock for good.
+        with condition._lock:  # type: ignore[attr-defined]
             if self._state == _FINISHED:
                 return False
-            if self._state in ("CANCELLED", "CANCELLED_AND_NOTIFIED"):
+            if self._cancel_told:
                 return True
-            self._state = "CANCELLED"
-            self._condition.notify_all()
             # All of it with the lock: who finds the state changed may rely on the callbacks being on their way.
-            self.set_running_or_notify_cancel()
+            self._state = "CANCELLED_AND_NOTIFIED"
+            condition.notify_all()
+            while self._told < len(self._waiters):
+                self._waiters[self._told].add_cancelled(self)
+                self._told += 1
             self._invoke_callbacks()
+            self._cancel_told = True
         return True
 
     def result(self, timeout: float | None = None) -> R:
@@ -168,7 +186,7 @@ class ProcessFuture(Future["R"]):
     def _wait(self, timeout: float | None) -> None:
         """Wait for the end of the call. Raises as `exception` does."""
         if not self.done():
-            self._owner.refuse_fork()  # there nobody would ever end it
+            self._owner.refuse_wait()  # where nobody would ever end it
         super().exception(timeout)
 
     def _load(self) -> None:
@@ -225,8 +243,10 @@ class ProcessFuture(Future["R"]):
         self._owner.refuse_fork()
         closed = threading.Event()
         self._record_waiters.append(closed)  # before the look, as with `_condition`
-        if self._item is not None and not closed.wait(timeout):
-            raise TimeoutError(f"no record after {timeout} s")
+        if self._item is not None:
+            self._owner.refuse_wait()
+            if not closed.wait(timeout):
+                raise TimeoutError(f"no record after {timeout} s")
         record = self.record
         if record is None:
             raise CancelledError

@@ -95,6 +95,16 @@ class CallSource(Protocol):
     def take_back(self, call: Call) -> None:
         """Take back a call that was given out `ahead` and was not begun. As quick as `next_call`; newest first."""
 
+    def holds(self, call: Call) -> bool:
+        """Return whether the source has the call: it waits there, or its end was told. With the pool's lock held."""
+
+    def mend(self) -> None:
+        """Put in order what a signal handler has torn that raised in the main thread. With the pool's lock held.
+
+        Until here the source may have lost a call that it was giving out or taking back; any call that the pool has
+        not had from it is the source's again.
+        """
+
     def pool_problem(self, text: str) -> None:
         """Hear that something is wrong with the pool itself, in words for a person."""
 

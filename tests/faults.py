@@ -60,6 +60,13 @@ def wait_at_gate(gate: str, path: str = "", value: Any = "through") -> Any:
     return value
 
 
+def leave_line(path: str, line: str, gate: str = "", ballast: bytes = b"") -> None:
+    """Append a line to the file, and wait at the gate if there is one."""
+    support.tell(path, line)
+    if gate:
+        wait_at_gate(gate)
+
+
 def nap(seconds: float) -> str:
     """Sleep for so long and return."""
     time.sleep(seconds)

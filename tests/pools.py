@@ -55,7 +55,7 @@ class Bench:
         self.executor.shutdown()
         if kind is None:
             assert set(self.endings.values()) <= {1}, "an attempt has ended more than once"
-            assert self.core.open == 0, "a call has not ended, or has ended twice"
+            assert not self.core.open, "a call has not ended, or has ended twice"
         self._keep.clear()  # `count` keeps this object, and the executor's finalizer keeps `count`
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> ProcessFuture:

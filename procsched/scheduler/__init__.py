@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Final, Never, Self
 
+    from procsched._core.entries import Entry
     from procsched._core.models import RetryPolicy, ShutdownReport
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
 
@@ -298,11 +299,11 @@ class Scheduler(Control):
         task.key = key
         task.__class__ = Task
         engine = self.engine
-        with self._lock if key is None else self.recalled(lambda: engine.keys.get(key)) as old:
+
+        def add(old: Entry | None) -> ScheduledTask:
             self._require_open()
             if task_id in engine.entries:
                 raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
-            old = None if key is None else engine.keys.get(key)
             if old is not None:
                 if not replace:
                     return old.handle
@@ -310,6 +311,13 @@ class Scheduler(Control):
                 engine.release_key(old)
             handle = engine.add(task, schedule, kind, steady, payload, first, now).handle
             self._hand_over_locked()
+            return handle
+
+        if key is None:
+            with self._lock:
+                handle = add(None)
+        else:
+            handle = self.recalled(lambda: engine.keys.get(key), add)
         if self._threadless and self._state == RUNNING:
             self._drive()
         return handle

@@ -59,6 +59,7 @@ class Attempt(Call):
         self.pace = None if task.capture_output else pace_of(task.action)
         self.worker = self.verdict = None
         self.handed = self.number = 0
+        self.told = False
         self.owner = owner
         self.entry = entry
         self.started_at = started_at

@@ -40,10 +40,14 @@ class Control(ClosingDriver):
         """
         self._require_open()
         options.check_flag("kill", kill)
-        with self.recalled(lambda: self._open_entry_locked(task)) as entry:
+
+        def act(entry: Entry) -> tuple[bool, tuple[LiveAttempt, bool] | None]:
             changed = self.engine.cancel(entry, self.clock.now())
             found = self.engine.killable(entry, CANCEL) if kill else None
             self._hand_over_locked()
+            return changed, found
+
+        changed, found = self.recalled(lambda: self._open_entry_locked(task), act)
         return self._end_call(found, "killed: the task was cancelled") or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
@@ -69,10 +73,13 @@ class Control(ClosingDriver):
     def pause(self, task: ScheduledTask | str) -> bool:
         """Start no further run of a task until `resume`; a live run goes on. False if terminal or paused."""
         self._require_open()
-        with self.recalled(lambda: self._open_entry_locked(task)) as entry:
+
+        def act(entry: Entry) -> bool:
             changed = self.engine.pause(entry, *self._moment_locked())
             self._hand_over_locked()
             return changed
+
+        return self.recalled(lambda: self._open_entry_locked(task), act)
 
     def resume(self, task: ScheduledTask | str) -> bool:
         """Let a paused task go on; slots that passed follow its misfire policy. False if it is not paused."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from contextlib import contextmanager
 
 from procsched._core.engine import Engine
 from procsched._core.entries import AFTER_RUN, LENT
@@ -36,7 +35,7 @@ from procsched.workers.base import AHEAD_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Any, TypeVar
 
     from procsched._core.entries import Entry, Question
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call, Ending
 
     E = TypeVar("E", bound=Entry | None)
+    R = TypeVar("R")
 
 BATCH = 1000  # entries promoted at a time: about a millisecond under the lock
 ROUNDS = 10_000  # passes made by whoever moves a fake clock: a FixedDelay(0) under it would never end
@@ -240,6 +240,7 @@ class Driver:
             if entry is None:
                 return None
             attempt = Attempt(self, entry, engine.numbers(entry), wall, mono)
+            attempt.told = True
             engine.begin(entry, attempt, wall)
             if not self._real and attempt.timeout is not None:
                 self._wake_timer_locked()  # it waits for the deadlines that only `poke` can enforce
@@ -262,28 +263,41 @@ class Driver:
         with self._lock:
             self.engine.take_back(call.entry)
 
+    def holds(self, call: Attempt) -> bool:
+        """Return whether an attempt is none that the pool has. Called with the pool's lock held."""
+        return call.over or not (call.entry.queued == LENT or call.entry.live is call)
+
+    def mend(self) -> None:
+        """Hear that a signal handler has torn something of the pool's. Called with the pool's lock held."""
+
     def attempt_begun(self, attempt: Attempt, ago: float) -> None:
         """Hear that a call that was given out ahead began so many seconds ago. Called with the pool's lock held."""
         with self._lock:
+            if attempt.entry.live is attempt:
+                return
             attempt.started_at = self.clock.now() - ago
             attempt.started_mono = self.clock.monotonic() - ago
             self.engine.begin_lent(attempt.entry, attempt, attempt.started_at)
             self._hand_over_locked()
 
-    @contextmanager
-    def recalled(self, find: Callable[[], E]) -> Iterator[E]:
-        """Enter with the lock held, and with an entry that is not lent: it either waits for a worker, or has begun.
+    def recalled(self, find: Callable[[], E], act: Callable[[E], R]) -> R:
+        """Return what `act` returns, which is given an entry that is not lent: it waits for a worker, or has begun.
 
         Args:
-            find: returns the entry; called with the lock held.
+            find: returns the entry. This and the next are called with the lock held.
+            act: called with the entry.
         """
         with self._lock:
             entry = find()
             if entry is None or entry.queued != LENT:
-                yield entry
-                return
-        with self.pool.recalled(), self._lock:
-            yield find()
+                return act(entry)
+
+        def again() -> R:
+            with self._lock:
+                return act(find())
+
+        answer: R = self.pool.recalled(again)
+        return answer
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""

@@ -113,6 +113,12 @@ class Loop:
                 return
         self._wake()
 
+    def rearm(self) -> None:
+        """Arm the timer anew: who was to arm it may not have come so far. On the loop's thread only."""
+        with self._timer_lock:
+            self._armed = _NEVER
+        self.hurry(min((alarm.alarm for alarm in self.alarms), default=_NEVER))
+
     def call_at(self, at: float, function: Callable[[], object]) -> None:
         """Run `function` once steady time `at` has come. On the loop's thread only."""
         self.alarms.add(_Later(self, at, function))

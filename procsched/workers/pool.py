@@ -14,11 +14,14 @@ moment. Where calls are so brief that a worker would do little but wait for the 
 moment, and come back to their source when anything of the kind calls for it (`tokens.py` says how that is exact).
 Lock order: the pool's lock, then the source's. Nothing waits while it is held; the system calls made under it are reads
 and writes that never block.
+
+Signal handlers run in the main thread, also while that holds the lock. One that raises there tears what it interrupts,
+and `whole` mends that before the lock is let go; one that calls us finds the lock its own thread's (`holds_lock`), and
+leaves the call to the I/O thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -30,6 +33,7 @@ from collections import deque
 
 from procsched._core import wire
 from procsched._core.models import Outcome, Sealed, WorkerStats
+from procsched._interrupts import Latch
 from procsched.child.protocol import REASON_KILL
 from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
@@ -43,11 +47,14 @@ from procsched.workers.process import AHEAD_LEAST, RUNNING_STATES, Worker, Worke
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any, ParamSpec, TypeVar
 
     from procsched.protocols import CallSource, Clock
     from procsched.workers.base import Call
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 MOST_HANDED = 10  # workers that may die before they begin a call, until that counts as a crash of the call
 
@@ -58,6 +65,7 @@ CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 # Seconds for which answers gather where a worker has more to do than that, and how many are enough: a wake-up costs as
 # much as booking some of them.
 GATHER, GATHERED = 0.0001, 16
+MENDS = 100  # signal handlers that may raise while what they have torn is mended
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
 # The same for somebody who goes on with calls that came later: a worker that waits for a processor is not late.
 OUTRUN = 0.005
@@ -127,7 +135,13 @@ class ProcessPool:
         )
         # Guards the workers' states and calls, the idle list, `running` and the counters. Taken by any thread that
         # pumps or kills and by the I/O thread; held while the source picks a call and while its frame is written.
-        self.lock = threading.Lock()
+        # Reentrant only so that a signal handler can tell that it interrupted a holder; no code of ours enters twice.
+        self.lock = threading.RLock()
+        self.holds_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+        # What is half done while a signal handler may raise, for `_mend_locked`. Guarded by lock.
+        self.touched: Worker | None = None  # it is sent something, or has something taken back
+        self.taking: Call | None = None  # on its way from the source, or from those returned
+        self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
         self.busy: deque[Worker] = deque()  # those that are BUSY, in turn; guarded by lock
         self.idle: list[Worker] = []  # the last one is the warmest; guarded by lock
@@ -142,7 +156,8 @@ class ProcessPool:
         self._look_again = _LookAgain(self)
         self._start_wanted = False  # a start is asked for and not looked at yet; guarded by lock
         self._closing = False  # guarded by lock
-        self._closed = threading.Event()
+        self._fleet_closing = False
+        self._closed = Latch()
         self._pid = os.getpid()
         self._wears = self.options.max_runs is not None or self.options.max_rss is not None
 
@@ -184,10 +199,24 @@ class ProcessPool:
         self.loop.alarms.add(self._look_again)
         self.loop.call_soon(self.fleet.ensure)
 
+    def whole(self, section: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `section` with the lock held; where a signal handler raises in it, mend what that has torn."""
+        with self.lock:
+            try:
+                return section(*args, **kwargs)
+            except BaseException:
+                try:
+                    self.mend_locked()
+                except BaseException:  # another one, before it has begun
+                    self.mend_locked()
+                raise
+
     def pump(self) -> None:
         """Hand calls to workers while the source has some. Never blocks."""
-        with self.lock:
-            self.pump_locked()
+        if self.holds_lock():
+            self.loop.call_soon(self.pump)
+        else:
+            self.whole(self.pump_locked)
 
     def pump_locked(self) -> None:
         """Do the same for a caller that holds the pool's lock."""
@@ -201,16 +230,19 @@ class ProcessPool:
                     self._send_ahead_locked()
                 return
             worker = self.idle[-1]
-            call = self._next_locked()
+            call = self.taking = self._next_locked()
             if call is None:
                 if self._take_from_busy_locked():
                     continue
                 return
             worker.assign_locked(call)
+            self.taking = None
 
     def _next_locked(self) -> Call | None:
         if self._returned:
-            return self._returned.popleft()
+            call = self.taking = self._returned[0]
+            self._returned.popleft()
+            return call
         return None if self._source is None else self._source.next_call()
 
     def _send_ahead_locked(self) -> None:
@@ -228,11 +260,12 @@ class ProcessPool:
         if self.options.max_runs is not None:
             most = min(most, self.options.max_runs - worker.runs - len(worker.ahead) - 1)
         calls: list[Call] = []
+        self.in_hand = calls
         left = AHEAD_SECONDS
         room = AHEAD_ROOM
         more = not self._returned
         while more and left > 0 and room > 0 and len(calls) < most:
-            call = self._source.next_call(ahead=True)
+            call = self.taking = self._source.next_call(ahead=True)
             if call is None:
                 more = False
             else:
@@ -241,6 +274,7 @@ class ProcessPool:
                 left -= CALL_COST + (math.inf if call.pace is None else call.pace.seconds)
         if calls:
             worker.send_ahead_locked(calls)
+        self.taking, self.in_hand = None, ()
         return more
 
     def _take_from_busy_locked(self) -> bool:
@@ -268,15 +302,16 @@ class ProcessPool:
 
     def recall(self) -> None:
         """Have every call that was sent ahead either begun or back in its source, before this returns."""
-        with self.lock:
-            self.recall_locked()
+        self.whole(self.recall_locked)
 
-    @contextlib.contextmanager
-    def recalled(self) -> Iterator[None]:
-        """Do the same, and send nothing ahead while the caller is in this context. The lock is held."""
-        with self.lock:
+    def recalled(self, function: Callable[[], R]) -> R:
+        """Do the same, and return what `function` returns, which is called while the lock is held."""
+
+        def section() -> R:
             self.recall_locked()
-            yield
+            return function()
+
+        return self.whole(section)
 
     def recall_locked(self) -> None:
         """Do the same for a caller that holds the pool's lock."""
@@ -284,21 +319,33 @@ class ProcessPool:
             worker.recall_locked()
 
     def take_back_locked(self, calls: list[Call]) -> None:
-        """Give calls that nobody began back to the source, the newest first."""
+        """Give calls that nobody began, oldest first, back to the source."""
         assert self._source is not None
-        for call in calls:
+        for call in reversed(calls):
             if call.verdict is None:
                 self._source.take_back(call)
             else:
                 Worker.note_begun_locked(call)
-                self.loop.call_soon(functools.partial(call.ended, Ending(*call.verdict)))
+                self._end_soon(call)
 
     def put_back_locked(self, call: Call) -> None:
         """Have a call started before any other that is told to run, but was not begun by the worker that had it."""
         if call.verdict is None:
             self._returned.appendleft(call)
         else:
-            self.loop.call_soon(functools.partial(call.ended, Ending(*call.verdict)))
+            self._end_soon(call)
+
+    def _end_soon(self, call: Call) -> None:
+        """Tell of the end of a call that no worker has any more, and whose end is decided. Twice is once."""
+        self.loop.call_soon(functools.partial(self._end_decided, call))
+
+    def _end_decided(self, call: Call) -> None:
+        with self.lock:
+            verdict = call.verdict
+            if verdict is None or call.worker is not None:
+                return
+            call.verdict = None
+        call.ended(Ending(*verdict))
 
     def kill(self, call: Call, reason: str) -> bool:
         """End a running call, grace first. It is decided here: no later answer of the call counts.
@@ -309,8 +356,7 @@ class ProcessPool:
             False when the call is not running, or its end was decided before. One that was sent ahead and had not
             begun is then back in its source.
         """
-        with self.lock:
-            return self.kill_locked(call, reason)
+        return self.whole(self.kill_locked, call, reason)
 
     def kill_locked(self, call: Call, reason: str) -> bool:
         """Do the same for a caller that holds the pool's lock."""
@@ -319,8 +365,11 @@ class ProcessPool:
             worker.recall_locked()
             worker = call.worker
         if call in self._returned:
+            self.taking = call
+            call.verdict = (Outcome.KILLED, reason)
             self._returned.remove(call)
-            self.loop.call_soon(lambda: call.ended(Ending(Outcome.KILLED, reason)))
+            self._end_soon(call)
+            self.taking = None
             return True
         if worker is None or call.verdict is not None or worker.held is not None:
             return False
@@ -365,11 +414,14 @@ class ProcessPool:
         """Return what runs now; what was sent ahead and has not begun is back in its source then."""
         if self._source is None:
             return []
-        with self.lock:
-            self.recall_locked()
-            workers = list(self.fleet.workers.values())
-            running = [worker.call for worker in workers if worker.call is not None]
-            return running + [call for worker in workers for call in worker.ahead]
+        return self.whole(self._running_locked)
+
+    def _running_locked(self) -> list[Call]:
+        self.recall_locked()
+        workers = list(self.fleet.workers.values())
+        running = [worker.call for worker in workers if worker.call is not None]
+        running += [call for worker in workers for call in worker.ahead]
+        return running + list(self._returned)  # their owner was told that they have begun
 
     def stats(self) -> tuple[tuple[WorkerStats, ...], dict[str, int]]:
         """Return the workers that are not gone, and the counters."""
@@ -396,16 +448,68 @@ class ProcessPool:
         """
         if self._pid != os.getpid() or self._source is None:
             return
-        with self.lock:
-            first = not self._closing
-            self._closing = True
-        if first:
-            self.loop.call_soon(functools.partial(self.fleet.close, time.monotonic() + max(0.0, timeout)))
+        self._closing = True
+        self.loop.call_soon(functools.partial(self._close, time.monotonic() + max(0.0, timeout)))
         if threading.current_thread() is not self.loop.thread:
             self._closed.wait(max(0.0, timeout) + 1.0)
             self.loop.thread.join(1.0)
 
+    # -- what a signal handler has torn ----------------------------------------------------------------------
+
+    def mend_locked(self) -> None:
+        """Put the books in order after a signal handler has raised in a section of ours."""
+        for _ in range(MENDS):
+            try:
+                self._mend_locked()
+                return
+            except BaseException:  # another one: the first is on its way to the caller
+                continue
+
+    def _mend_locked(self) -> None:
+        source = self._source
+        if source is None:
+            return
+        source.mend()
+        workers = self.fleet.workers.values()
+        self._mend_books_locked(workers)
+        held = {id(worker.call) for worker in workers} | {id(call) for each in workers for call in each.ahead}
+        held.update(map(id, self._returned))
+        for call in (*reversed(self.in_hand), self.taking):
+            if call is None or id(call) in held or source.holds(call):
+                continue
+            call.worker = None
+            if call.told or call.verdict is not None:
+                self.put_back_locked(call)
+            else:
+                source.take_back(call)
+            held.add(id(call))
+        self.taking, self.in_hand = None, ()
+        if self.touched is not None:
+            self.touched.part_locked()
+            self.touched = None
+        for worker in workers:
+            if worker.call is not None and worker.call.verdict is not None:
+                self.carry_out_kill(worker, worker.call)
+        self._start_wanted = False
+        for function in (self.loop.rearm, self._want_worker, self.pump):
+            self.loop.call_soon(function)
+
+    def _mend_books_locked(self, workers: Collection[Worker]) -> None:
+        """Make the lists of workers anew from their states, in the order that they have."""
+        busy = [worker for worker in workers if worker.state is WorkerState.BUSY]
+        idle = [worker for worker in workers if worker.may_be_idle_locked()]
+        # Those that are not in yet come behind the others.
+        order = {worker: place for place, worker in enumerate((*self.busy, *self.idle))}
+        self.busy = deque(sorted(busy, key=lambda worker: order.get(worker, math.inf)))
+        self.idle = sorted(idle, key=lambda worker: order.get(worker, math.inf))
+        self.running = sum(worker.state in RUNNING_STATES for worker in workers)
+
     # -- the I/O thread ------------------------------------------------------------------------------------
+
+    def _close(self, until: float) -> None:
+        if not self._fleet_closing:
+            self._fleet_closing = True
+            self.fleet.close(until)
 
     def _want_worker(self) -> None:
         with self.lock:

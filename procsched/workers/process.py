@@ -194,6 +194,7 @@ class Worker(Alarm):
 
     def assign_locked(self, call: Call) -> None:
         """Take a call while idle, and send it."""
+        self.pool.touched = self
         self.enter_locked(WorkerState.BUSY)
         self.sealed = False
         # It may still find calls that were taken back, and look for their tokens: it is to find that of this call then,
@@ -215,9 +216,11 @@ class Worker(Alarm):
             self._send_parcel_locked(call)
         self.out.extend(map(memoryview, self._frame(call, flags, backstop)))
         self.flush_locked()
+        self.pool.touched = None
 
     def send_ahead_locked(self, calls: list[Call]) -> None:
         """Take calls beyond the one that runs, and send them. None captures its output."""
+        self.pool.touched = self
         self.tokens.grant(self.last_number + 1, len(calls))
         self._refresh_path_locked()
         first = self.last_number + 1
@@ -232,6 +235,7 @@ class Worker(Alarm):
         self.ahead.extend(calls)
         self.out.extend(map(memoryview, wire.packet(first, packet)))
         self.flush_locked()
+        self.pool.touched = None
 
     def go_on_locked(self, ended_at: float) -> bool:
         """Calls have ended: go on with `call`, the next of those sent ahead, or be idle; return whether it is."""
@@ -255,39 +259,68 @@ class Worker(Alarm):
 
     def recall_locked(self) -> bool:
         """Take back the calls that were sent ahead and not begun; return whether there were any. The rest has begun."""
-        call = self.call
-        tail = self.ahead[-1] if self.ahead else call
+        tail = self.ahead[-1] if self.ahead else self.call
         if tail is None:
             return False
-        unbegun = self.tokens.take_back() if self.page[STARTED] < tail.number else ()
-        if call is not None and call.number in unbegun:
+        if self.page[STARTED] >= tail.number:
+            self._take_locked(set())
+            return False
+        self.pool.touched = self
+        unbegun = self.tokens.take_back()
+        self._take_locked(unbegun)
+        self.pool.touched = None
+        return bool(unbegun)
+
+    def _take_locked(self, unbegun: set[int]) -> None:
+        """Have those with these numbers back, and tell of all others that they have begun."""
+        call, pool = self.call, self.pool
+        taken = [each for each in self.ahead if each.number in unbegun]
+        first = call is not None and call.number in unbegun
+        if first or taken:
+            pool.in_hand = taken if call is None or not first else (call, *taken)
+        if call is not None and first:
             # The worker had answered for the one before, and not taken the next.
             self.call = None
             call.worker = None
             call.handed -= 1
-            self.pool.put_back_locked(call)
+            pool.put_back_locked(call)
             if self.state is WorkerState.BUSY:
                 if not self.hung_up:  # else it is about to be found dead
                     self.alarm = math.inf
                 self.enter_locked(WorkerState.IDLE)
-        taken = [each for each in reversed(self.ahead) if each.number in unbegun]
         for each in taken:
+            self.ahead.remove(each)
             each.worker = None
             each.handed -= 1
-            self.ahead.remove(each)
         for each in self.ahead:
             self.note_begun_locked(each)
-        self.pool.take_back_locked(taken)
+        pool.take_back_locked(taken)
+        pool.in_hand = ()
         if unbegun:
-            self.pool.loop.call_soon(self.pool.pump)
-        return bool(unbegun)
+            pool.loop.call_soon(pool.pump)
+
+    def part_locked(self) -> None:
+        """Give it nothing more: a signal handler raised while it was sent something, or had something taken back.
+
+        The kernel has what was sent, maybe not to the end. What the worker has of it whole, and may begin, it runs and
+        answers; then it finds the end of its stream and exits. What it did not begin is given back, then or here.
+        """
+        self.retiring = True
+        self.out.clear()
+        self._take_locked(self.tokens.take_back_again())
+        if self.call is None and self.state in (WorkerState.IDLE, WorkerState.BUSY):
+            self.enter_locked(WorkerState.LEAVING)
+            self.alarm = time.monotonic() + 1.0
+        for call in self.ahead if self.call is None else (self.call, *self.ahead):
+            call.handed = 0  # should it not be begun here, that is not the call's fault
+        self.sock.shutdown(1)  # SHUT_WR
 
     @staticmethod
     def note_begun_locked(call: Call, ago: float = 0.0) -> None:
         """Tell the owner of a call that it has begun, once."""
         if not call.told:
+            call.begun(ago)  # first: that it comes twice, where a signal handler raises, does no harm
             call.told = True
-            call.begun(ago)
 
     def has_room_locked(self) -> bool:
         """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
@@ -312,6 +345,13 @@ class Worker(Alarm):
         """Return whether the worker began a call of its own. Exact once it is dead."""
         return self.page[STARTED] >= call.number
 
+    def _has_begun_nothing(self) -> bool:
+        return self.call is not None and self.call.verdict is None and not self.has_begun(self.call)
+
+    def may_be_idle_locked(self) -> bool:
+        """Return whether it waits for a call, and can be given one."""
+        return self.state is WorkerState.IDLE and not (self.dead or self.hung_up or self.retiring)
+
     def enter_locked(self, state: WorkerState) -> None:
         """Change the state, and with it the pool's books. Nobody else does either."""
         pool, was = self.pool, self.state
@@ -322,7 +362,7 @@ class Worker(Alarm):
             pool.idle.remove(self)
         if state is WorkerState.BUSY:
             pool.busy.append(self)
-        elif state is WorkerState.IDLE and not (self.dead or self.hung_up or self.retiring):
+        elif self.may_be_idle_locked():
             if was is WorkerState.STARTING:
                 pool.idle.insert(0, self)  # the last one is taken first: one that has run something
             else:
@@ -537,8 +577,10 @@ class Worker(Alarm):
 
     def on_mute(self) -> None:
         """A while has passed since the end of its stream."""
-        if self.pidfd is not None and _is_dead(self.pidfd):
-            self.kill()  # which changes nothing for it, and has the report of its death waited for
+        # Where it is dead that changes nothing for it, and has the report of its death waited for. What it has not
+        # begun is not to blame.
+        if (self.pidfd is not None and _is_dead(self.pidfd)) or self._has_begun_nothing():
+            self.kill()
         else:
             self.break_off("worker closed its connection")
 

@@ -15,7 +15,7 @@ import os
 
 from procsched._core.wire import TOKEN
 
-_ALL = 1 << 16  # as much as a pipe holds
+_MOST = 512  # tokens that can be in a pipe: far fewer calls are sent to a worker ahead
 
 
 class Tokens:
@@ -30,6 +30,8 @@ class Tokens:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)  # for the worker's end too: it is the same open file
         os.set_blocking(self.writer, False)
+        # What was read last stays here, should a signal handler raise before the caller has seen it.
+        self._read = bytearray(_MOST * TOKEN.size)
 
     def grant(self, first: int, count: int) -> None:
         """Allow the worker to start the calls with `count` numbers from `first` on."""
@@ -38,10 +40,15 @@ class Tokens:
     def take_back(self) -> set[int]:
         """Take back what the worker has not taken; return the numbers of those calls."""
         try:
-            data = os.read(self.reader, _ALL)
+            count = os.readv(self.reader, (self._read,))
         except BlockingIOError:
             return set()
-        return {number for (number,) in TOKEN.iter_unpack(data)}
+        return {number for (number,) in TOKEN.iter_unpack(self._read[:count])}
+
+    def take_back_again(self) -> set[int]:
+        """Do the same after it was interrupted. Numbers that were taken back before may be among them."""
+        seen = {number for (number,) in TOKEN.iter_unpack(self._read)}
+        return seen | self.take_back()
 
     def close(self) -> None:
         """Close both ends."""

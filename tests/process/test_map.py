@@ -67,7 +67,7 @@ def test_an_endless_generator_stays_flat(bench: Bench, options: dict[str, Any]) 
         assert next(results) == n
         assert last[0] - n <= ahead + options.get("chunksize", 1)
     results.close()  # type: ignore[attr-defined]
-    support.eventually(lambda: bench.core.open == 0)
+    support.eventually(lambda: not bench.core.open)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_progress_raises_ends_the_map(bench: Bench) -> None:
     gates = ["", *[bench.gate() for _ in range(20)]]
     with pytest.raises(ZeroDivisionError):
         list(bench.executor.map(mapped.at_gate, gates, range(21), progress=report))
-    support.eventually(lambda: bench.core.open == 0)
+    support.eventually(lambda: not bench.core.open)
     assert not os.path.exists(told)
 
 
@@ -310,7 +310,7 @@ def test_the_timeout_of_map_holds_with_progress(bench: Bench) -> None:
     results = bench.executor.map(faults.sleep, [told] * 2, timeout=0.2, progress=lambda *_given: None)
     with pytest.raises(TimeoutError):
         next(results)
-    support.eventually(lambda: bench.core.open == 0)
+    support.eventually(lambda: not bench.core.open)
     bench.assert_usable()
 
 
@@ -397,7 +397,7 @@ def test_without_tqdm_the_error_names_the_extra(
     )
     with pytest.raises(ValidationError, match=r"pip install 'procsched\[progress\]'"):
         bench.executor.map(faults.identity, [1], progress=True)
-    assert bench.core.open == 0
+    assert not bench.core.open
 
 
 def test_a_map_that_was_never_begun_draws_no_bar(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

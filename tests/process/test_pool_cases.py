@@ -61,7 +61,7 @@ def test_cancel_at_any_moment_loses_no_call(bench: Bench, where: str) -> None:
         else:
             assert [r.outcome for r in first.records] in ([], [Outcome.KILLED], [Outcome.SUCCEEDED])
     bench.executor.shutdown()
-    assert bench.core.open == 0
+    assert not bench.core.open
 
 
 def test_a_big_argument_to_a_worker_that_is_killed_holds_up_nobody(bench: Bench) -> None:

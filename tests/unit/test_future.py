@@ -26,6 +26,9 @@ class Owner:
     def refuse_fork(self) -> None:
         return
 
+    def refuse_wait(self) -> None:
+        return
+
 
 def make(owner: Any = None) -> ProcessFuture:
     return ProcessFuture(owner or Owner(), "test", None)

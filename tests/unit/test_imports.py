@@ -28,6 +28,7 @@ BOTTOM = {
     "procsched._system",
     "procsched._timerfd",
     "procsched._byvalue",
+    "procsched._interrupts",
     "procsched._parcels",
 }
 VOCABULARY = {
@@ -46,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._timerfd": {"procsched._system"},
     "procsched._byvalue": set(),
     "procsched._logs": set(),
+    "procsched._interrupts": set(),
     "procsched._parcels": {"procsched._system"},
     "procsched._core.frozen": {"procsched._core.names"},
     "procsched._core.names": {"procsched.errors"},

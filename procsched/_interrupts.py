@@ -1,0 +1,79 @@
+"""What signal handlers need of us. They run in the main thread, between any two steps of ours, and may raise there.
+
+A `with` statement over a lock of C is safe from that; a context manager written in Python is not, nor is anything that
+takes two steps. So the main thread leaves what must be whole to a thread of its own (`apart`), waits on what has no
+lock (`Latch`), or mends what was torn before it lets go of the lock (`ProcessPool.whole`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Latch:
+    """An event that has no lock, so that a handler may use one that the thread it interrupts is using."""
+
+    __slots__ = ("_gates", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._gates: deque[_thread.LockType] = deque()  # of those who wait; appends and pops are atomic
+
+    def set(self) -> None:
+        """Let everybody through, for good. Not from a thread that handlers may interrupt."""
+        self.is_set = True
+        while self._gates:
+            self._gates.popleft().release()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, at most so many seconds. False when the time was up."""
+        gate = _thread.allocate_lock()
+        gate.acquire()
+        self._gates.append(gate)
+        if not self.is_set:  # looked at after the gate is there for `set` to open
+            gate.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        return self.is_set
+
+
+def apart(function: Callable[[], object]) -> None:
+    """Call `function` where no signal handler interrupts it, and return when it is done. What it raises is raised here.
+
+    In the main thread that is a thread for this one call. A handler that raises meanwhile is heard when the call is
+    done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        function()
+        return
+    done = Latch()
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    try:
+        # Not by `threading.Thread`, whose `start` waits for the thread and takes locks.
+        _thread.start_new_thread(call, ())
+    except RuntimeError:  # the system has no thread left: let the call itself say so
+        function()
+        return
+    while not done.is_set:
+        try:
+            done.wait()
+        except BaseException as error:
+            raised.append(error)
+    try:
+        if raised:
+            raise raised[0]
+    finally:
+        raised.clear()  # no cycle through the traceback
