@@ -213,6 +213,18 @@ def _children_of(pid: int) -> list[int]:
     return found
 
 
+def tracer_of(pid: int) -> int:
+    """Return the pid of the process that traces process `pid`, or 0 where there is none, or nobody can say."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"TracerPid:"):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        return 0
+    return 0
+
+
 def process_descendants(pid: int) -> list[int]:
     """Return every descendant of `pid`, parents before children. A snapshot: new ones may appear meanwhile."""
     if offers("proc"):

@@ -1118,3 +1118,25 @@ def stop_reaping() -> None:
     """Leave the worker without its claim to the processes that daemons leave."""
     last_a_while()
     assert _system.prctl(_system.PR_SET_CHILD_SUBREAPER, 0)
+
+
+def trace(pid: int) -> int:
+    """Become the tracer of another process, without stopping it (ptrace(2)); return an error number, or 0."""
+    import ctypes
+
+    seize = 0x4206  # PTRACE_SEIZE
+    library = ctypes.CDLL(None, use_errno=True)
+    library.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    library.ptrace.restype = ctypes.c_long
+    return 0 if library.ptrace(seize, pid, None, None) == 0 else ctypes.get_errno()
+
+
+def have_a_child_trace(path: str) -> NoReturn:
+    """Have a child in a session of its own trace this process, tell both and what was in the way, and hang."""
+    worker = os.getpid()
+    if os.fork() == 0:
+        os.setsid()
+        obstacle = trace(worker)
+        support.tell(path, worker, os.getpid(), obstacle)
+    while True:
+        time.sleep(FOREVER)

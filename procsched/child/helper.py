@@ -178,6 +178,10 @@ class Helper:
             self.ask(number)
         elif kind == "by_value":
             self.warm()
+        elif kind == "ping":
+            # A worker that somebody traces is dead without a signal to us; what it left may be what traces it.
+            self.reap()
+            self.control.send(("pong", number))
         elif kind == "kill":
             for pid, known in self.workers.items():
                 if known == number:

@@ -372,14 +372,25 @@ class Fleet(Alarm):
         worker.close()
         self._free_pages.append(worker.page_index)
 
+    def ping(self) -> int:
+        """Ask the helper for a sign of life; return a number for `helper_answered`."""
+        return 0 if self._launcher is None else self._launcher.ping()
+
+    def helper_answered(self, number: int) -> bool:
+        """Return whether the helper has answered that `ping`."""
+        return self._launcher is not None and self._launcher.answered >= number
+
     def on_unkillable(self, worker: Worker) -> None:
-        """The kernel has not ended a worker within five seconds: say so, and go on watching it."""
+        """A worker has not gone within five seconds of its SIGKILL: say so, and go on watching it."""
         with self.pool.lock:
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None
             self.pool.counters["unkillable"] += 1
         text = f"worker {worker.pid} has not ended {DEATH_WAIT:g} s after SIGKILL: it is stuck in the kernel"
+        if worker.is_dead():
+            tracer = _system.tracer_of(worker.pid) if worker.pid else 0
+            text = f"worker {worker.pid} is dead, but is not to be had: process {tracer or '?'} traces it"
         self.pool.problem(text)
         if call is not None:
             outcome, error = call.verdict or (Outcome.CRASHED, "worker stuck")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections import deque
 
 TYPE_CHECKING = False
@@ -36,11 +37,15 @@ if TYPE_CHECKING:
             """The helper has ended, and every worker with it. `failure`: why it never served, with a traceback."""
 
 
+ROUSE_WAIT = 1.0  # seconds that a guard gets to end what the helper left, once it is told to go on
+
+
 class Launcher:
     """One guard with one helper. Made anew when they have died.
 
     Attributes:
         helper_pid: None until the helper has said hello.
+        answered: number of the last `ping` that it has answered.
     """
 
     def __init__(self, loop: Loop, owner: LauncherOwner) -> None:
@@ -57,6 +62,9 @@ class Launcher:
         self._hung_up = False  # the helper has closed its end
         self._guard_reaped = False
         self._guard_status = 0
+        self._roused = False
+        self._pings = 0
+        self.answered = 0
 
     def start(self, guard: Guard, config: dict[str, Any], page_fd: int) -> None:
         """Take over a guard and send its helper the configuration."""
@@ -87,6 +95,12 @@ class Launcher:
         """Have a worker killed, where there is no pid descriptor to do it with."""
         self._send(("kill", number))
 
+    def ping(self) -> int:
+        """Have the helper look at its children and answer; return the number that `answered` has then."""
+        self._pings += 1
+        self._send(("ping", self._pings))
+        return self._pings
+
     def stop(self) -> None:
         """Hang up: the helper ends its workers and itself, the guard follows, `on_helper_lost` comes."""
         self.closing = True
@@ -106,8 +120,24 @@ class Launcher:
                 signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
             except ProcessLookupError:
                 self._hung_up = True
-        if (self._hung_up or self._helper_fd is None) and not self._guard_reaped:
-            os.kill(self.guard_pid, signal.SIGKILL)  # the helper is gone, and the guard does not follow
+        if self._hung_up and not self._roused:
+            # The helper is gone, and the guard does not follow. It may be stopped, and nobody else ends what is left.
+            self._roused = True
+            self._signal_guard(signal.SIGCONT)
+            self.loop.call_at(time.monotonic() + ROUSE_WAIT, self.destroy)
+        elif self._hung_up or self._helper_fd is None:
+            self._signal_guard(signal.SIGKILL)
+
+    def _signal_guard(self, signum: int) -> None:
+        if self._guard_reaped:
+            return
+        try:
+            if self._guard_fd is None:
+                os.kill(self.guard_pid, signum)
+            else:
+                signal.pidfd_send_signal(self._guard_fd, signum)
+        except ProcessLookupError:  # somebody else in this program has reaped it
+            return
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -157,6 +187,7 @@ class Launcher:
             if message is None:
                 self._hung_up = True
                 self._close_control()
+                self._signal_guard(signal.SIGCONT)  # it may be stopped, and is to see that the helper is gone
                 if self._guard_fd is None and not self._guard_reaped:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
@@ -171,6 +202,8 @@ class Launcher:
             self.owner.on_spawned(message[1], message[2], fds[0] if fds else None)
         elif kind == "spawn_failed":
             self.owner.on_spawn_failed(message[1], message[2], None)
+        elif kind == "pong":
+            self.answered = message[1]
         elif kind == "hello":
             self.helper_pid = message[1]
             self._helper_fd = fds[0] if fds else None

@@ -68,6 +68,9 @@ REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether
 HANGUP_WAIT = (
     0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
 )
+NUDGE_WAIT = (
+    0.25  # seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported
+)
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
 AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
@@ -112,6 +115,7 @@ class Worker(Alarm):
         "held",
         "hung_up",
         "imports",
+        "killed_at",
         "last_number",
         "number",
         "out",
@@ -122,6 +126,7 @@ class Worker(Alarm):
         "path",
         "pid",
         "pidfd",
+        "ping",
         "pool",
         "ready",
         "retiring",
@@ -189,6 +194,8 @@ class Worker(Alarm):
         self.cpu_base = 0.0
         self.runs = 0
         self.stuck_reported = False
+        self.killed_at = 0.0  # steady time
+        self.ping = 0  # number of the question to the helper why it does not report our end
 
     # -- taking calls --------------------------------------------------------------------------------------
 
@@ -579,7 +586,7 @@ class Worker(Alarm):
         """A while has passed since the end of its stream."""
         # Where it is dead that changes nothing for it, and has the report of its death waited for. What it has not
         # begun is not to blame.
-        if (self.pidfd is not None and _is_dead(self.pidfd)) or self._has_begun_nothing():
+        if self.is_dead() or self._has_begun_nothing():
             self.kill()
         else:
             self.break_off("worker closed its connection")
@@ -649,7 +656,7 @@ class Worker(Alarm):
                 self.start_error = (failure, None)
                 self.dump_or_kill()
         elif state is WorkerState.DYING:
-            self.on_overdue()
+            self.on_overdue(now)
 
     def on_deadline(self, now: float) -> None:
         """The soft or the hard limit of the run has come, or is near; what was received whole by now still counts."""
@@ -787,7 +794,8 @@ class Worker(Alarm):
             self.enter_locked(WorkerState.DYING)
         if not (self.direct and self.signal(signal.SIGKILL)):
             self.fleet.kill_by_helper(self)
-        self.alarm = time.monotonic() + DEATH_WAIT
+        self.killed_at = time.monotonic()
+        self.alarm = self.killed_at + NUDGE_WAIT
         self.pool.loop.hurry(self.alarm)
         self.fleet.on_dying(self, was_running=was_running)
         self.output.prepare()
@@ -806,14 +814,25 @@ class Worker(Alarm):
         self.alarm = time.monotonic() + 1.0
         self.pool.loop.hurry(self.alarm)
 
-    def on_overdue(self) -> None:
-        """Five seconds after SIGKILL nobody has reported its end."""
-        if self.pidfd is not None and _is_dead(self.pidfd):
+    def on_overdue(self, now: float) -> None:
+        """It was sent SIGKILL, and nobody has reported its end: either the helper is stuck, or this process is."""
+        dead = self.is_dead()
+        if dead and not self.ping:
+            self.ping = self.fleet.ping()
+            self.alarm = now + DEATH_WAIT
+            self.pool.loop.hurry(self.alarm)
+        elif dead and not self.fleet.helper_answered(self.ping):
             self.fleet.on_helper_silent()
-            return
-        if not self.stuck_reported:
+        elif now < self.killed_at + DEATH_WAIT:
+            self.alarm = self.killed_at + DEATH_WAIT
+            self.pool.loop.hurry(self.alarm)
+        elif not self.stuck_reported:
             self.stuck_reported = True
             self.fleet.on_unkillable(self)
+
+    def is_dead(self) -> bool:
+        """Return whether the process has ended for certain, reaped or not."""
+        return self.pidfd is not None and _is_dead(self.pidfd)
 
     def close(self) -> None:
         """Close the parent's ends."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +20,18 @@ from procsched import (
     TaskTimeoutError,
     WorkerCrashedError,
 )
+from procsched.workers import fleet, process
 from tests import faults, support
-from tests.pools import Bench, assert_reaped, only_record
+from tests.pools import ROOT, Bench, assert_reaped, only_record, told_pids
+
+DEBUGGER = """
+import os, sys
+from tests import faults, support
+
+obstacle = faults.trace(int(sys.argv[1]))
+support.tell(sys.argv[2], os.getpid(), obstacle)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -292,14 +304,19 @@ def test_a_fork_that_returns_through_the_action_is_no_second_answer(bench: Bench
 # --- helper and guard -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["helper", "guard"])
+@pytest.mark.parametrize("victim", ["helper", "guard", "helper of a stopped guard"])
 def test_the_death_of_helper_or_guard_is_a_loss_and_leaves_nothing(bench: Bench, victim: str) -> None:
-    """SIGKILL for the helper or the guard: runs are LOST with an error naming it, nothing stays, the next works."""
+    """SIGKILL for the helper or the guard: runs are LOST with an error naming it, nothing stays, the next works.
+
+    A guard that was stopped is told to go on: nobody else ends what the runs leave.
+    """
     told = bench.path()
     futures = [bench.submit(faults.leave, ["session_grandchild", "daemon"], told, "hang") for _ in range(2)]
     pids = [int(word) for word in support.wait_for_file(told, lines=2).split()]
     helper, guard = bench.helper(), bench.guard()
-    os.kill(helper if victim == "helper" else guard, signal.SIGKILL)
+    if victim.endswith("stopped guard"):
+        os.kill(guard, signal.SIGSTOP)
+    os.kill(guard if victim == "guard" else helper, signal.SIGKILL)
     for future in futures:
         record = only_record(future, Outcome.LOST)
         assert str(helper) in record.error
@@ -308,6 +325,53 @@ def test_the_death_of_helper_or_guard_is_a_loss_and_leaves_nothing(bench: Bench,
     support.assert_gone(helper, guard, *pids)
     bench.assert_usable()
     assert bench.counters()["helper_restarts"] == 1
+
+
+def test_a_worker_that_its_child_traces_is_ended_with_it(bench: Bench) -> None:
+    """The system reports its death to the child alone; the helper ends that, and nobody else is harmed."""
+    told = bench.path()
+    with bench.innocent():
+        helper = bench.helper()
+        future = bench.submit(faults.have_a_child_trace, told)
+        worker, tracer, obstacle = told_pids(told)
+        if obstacle:
+            future.cancel()
+            pytest.skip("no process may trace another here")
+        future.cancel()
+        assert only_record(future, Outcome.KILLED).error == "killed: cancelled"
+        assert_reaped(worker)
+        support.assert_gone(tracer)
+    assert bench.helper() == helper
+    bench.assert_usable()
+
+
+def test_a_worker_that_somebody_traces_is_named_and_costs_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a debugger holds it the helper cannot reap it: its run has a record all the same, and the others go on."""
+    for module in (fleet, process):
+        monkeypatch.setattr(module, "DEATH_WAIT", 1.0)
+    told, traced = bench.path(), bench.path()
+    with bench.innocent():
+        helper = bench.helper()
+        future = bench.submit(faults.sleep, told)
+        (worker,) = told_pids(told)
+        debugger = subprocess.Popen(
+            [sys.executable, "-c", DEBUGGER, str(worker), traced], cwd=ROOT, stdin=subprocess.PIPE
+        )
+        try:
+            _pid, obstacle = told_pids(traced)
+            future.cancel()
+            if obstacle:
+                pytest.skip("no process may trace another here")
+            error = only_record(future, Outcome.KILLED).error
+            assert f"process {debugger.pid} traces it" in error
+            assert bench.counters()["unkillable"] == 1
+        finally:
+            debugger.communicate()  # the end of its standard input ends it
+        support.assert_gone(worker)
+    assert bench.helper() == helper
+    bench.assert_usable()
 
 
 def test_a_helper_that_dies_again_and_again_is_started_with_back_off(bench: Bench) -> None:
