@@ -115,3 +115,13 @@ class Attempt(Call):
         record.output_truncated = ending.output_truncated
         record.__class__ = ExecutionRecord
         return record  # type: ignore[no-any-return]
+
+
+def causes_of(record: ExecutionRecord) -> str:
+    """Return what helps to find out why an attempt failed, to stand below the line that says so; mostly empty."""
+    parts = []
+    if record.traceback:
+        parts.append(record.traceback.rstrip())
+    if record.stack:
+        parts.append(f"where it was:\n{record.stack.rstrip()}")
+    return "".join(f"\n{part}" for part in parts)

@@ -28,7 +28,7 @@ from procsched._core.timeline import Timeline
 from procsched.clock import SystemClock, adapt_clock
 from procsched.errors import ValidationError
 from procsched.listeners import EventDelivery
-from procsched.scheduler.attempts import Attempt
+from procsched.scheduler.attempts import Attempt, causes_of
 from procsched.scheduler.gate import Gate
 from procsched.stores.base import writer_for
 from procsched.workers.base import AHEAD_BYTES
@@ -323,7 +323,7 @@ class Driver:
         with self._inside:
             log.log(
                 level,
-                "task %s (%s) attempt %d %s%s%s%s",
+                "task %s (%s) attempt %d %s%s%s%s%s",
                 record.task_id,
                 record.name,
                 record.attempt,
@@ -331,6 +331,7 @@ class Driver:
                 "" if record.error is None else f": {record.error}",
                 _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
                 "" if expected else " (too late to count)",
+                causes_of(record) if level >= logging.WARNING or log.isEnabledFor(logging.DEBUG) else "",
                 extra=_fields(record.task_id, record.name, record.attempt, record.pid),
             )
 

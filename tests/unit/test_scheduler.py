@@ -16,6 +16,7 @@ from procsched import (
     After,
     CronSchedule,
     EventLog,
+    ExecutionRecord,
     FakeClock,
     FixedDelay,
     FixedRate,
@@ -33,6 +34,7 @@ from procsched import (
     ThreadPool,
 )
 from procsched._core.models import Dropped, Sealed
+from procsched.scheduler.attempts import causes_of
 from procsched.workers.base import Ending
 from tests import support
 from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
@@ -688,6 +690,28 @@ def test_log_records_carry_fields(caplog: pytest.LogCaptureFixture) -> None:
     found = [record for record in caplog.records if getattr(record, "task_id", None) == task.id]
     assert [(r.task_name, r.attempt, r.levelname) for r in found] == [("t", 1, "WARNING")]  # type: ignore[attr-defined]
     assert "ValueError: bad row" in found[0].getMessage()
+
+
+def test_the_log_tells_why_a_run_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Below the line about the last attempt is its traceback; about those before it only where all is to be told."""
+    retry = RetryPolicy(max_attempts=2, initial_backoff=0)
+    for level, told in ((logging.INFO, [False, True]), (logging.DEBUG, [True, True])):
+        caplog.clear()
+        with caplog.at_level(level, "procsched"), simulated() as (scheduler, _, _log):
+            scheduler.schedule("t", Fails(2), OneTime(START), retry=retry)
+            assert scheduler.wait_idle(5)
+        messages = [record.getMessage() for record in caplog.records if "ended as" in record.getMessage()]
+        assert ["\nTraceback (most recent call last):\n" in text for text in messages] == told
+        assert messages[-1].endswith("ValueError: bad row")
+
+
+def test_the_log_tells_where_a_run_hung() -> None:
+    """The stack of a run that was ended stands below the line as well, behind what it raised."""
+    record = ExecutionRecord(
+        1, 0.0, 1.0, ok=False, timed_out=True, traceback="of it\n", stack="  File x, line 1\n"
+    )
+    assert causes_of(record) == "\nof it\nwhere it was:\n  File x, line 1"
+    assert causes_of(ExecutionRecord(1, 0.0, 1.0, ok=True)) == ""
 
 
 class _Leaves:
