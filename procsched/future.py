@@ -79,9 +79,6 @@ class ProcessFuture(Future["R"]):
         if self._state == "PENDING":
             self._state = "RUNNING"
 
-    def _note_attempt(self, number: int, started_at: float, seconds: float, ending: Ending) -> None:
-        self._attempts += ((number, started_at, seconds, ending),)
-
     def _close(self) -> None:
         """Hear that the call has ended for good: there will be no further record."""
         self._item = None

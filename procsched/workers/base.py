@@ -34,13 +34,10 @@ class Ending:
     """
 
     # Class attributes are the defaults: one is made for every call, and most calls just succeed.
-    result: Any = None
     exception: Any = None
     obstacle: str = ""
-    seconds: float | None = None
     traceback: str | None = None
     stack: str | None = None
-    pid: int | None = None
     exit_code: int | None = None
     signal: str | None = None
     limit: str | None = None
@@ -49,11 +46,19 @@ class Ending:
     output: str | None = None
     output_truncated: bool = False
 
-    def __init__(self, outcome: Outcome, error: str | None = None, **details: Any) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        error: str | None = None,
+        result: Any = None,
+        seconds: float | None = None,
+        pid: int | None = None,
+    ) -> None:
         self.outcome = outcome
         self.error = error
-        if details:
-            self.__dict__.update(details)
+        self.result = result
+        self.seconds = seconds
+        self.pid = pid
 
 
 def record_of(

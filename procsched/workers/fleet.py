@@ -302,7 +302,8 @@ class Fleet(Alarm):
             call = None
         if call is not None and ending is None:
             outcome, error = verdicts.decide_death(call.verdict, status, at, worker.hard_at, call.timeout)
-            ending = Ending(outcome, error, pid=worker.pid, peak_rss=rss or None)
+            ending = Ending(outcome, error, pid=worker.pid)
+            ending.peak_rss = rss or None
             ending.cpu_seconds = max(0.0, cpu - worker.cpu_base)
             verdicts.facts_of(ending, status)
             worker.add_output(ending, call)

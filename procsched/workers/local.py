@@ -113,7 +113,9 @@ def _outcome_of(call: Call) -> Ending:
 
             result = asyncio.run(result)
     except BaseException as error:  # SystemExit and KeyboardInterrupt are outcomes, too
-        return Ending(Outcome.FAILED, describe(error), exception=error, traceback=traceback_text(error))
+        ending = Ending(Outcome.FAILED, describe(error))
+        ending.exception, ending.traceback = error, traceback_text(error)
+        return ending
     return Ending(Outcome.SUCCEEDED, result=result)
 
 

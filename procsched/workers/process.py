@@ -93,6 +93,11 @@ class WorkerState(StrEnum):
     GONE = "gone"
 
 
+STARTING, IDLE, BUSY = (
+    WorkerState.STARTING,
+    WorkerState.IDLE,
+    WorkerState.BUSY,
+)  # looking them up takes its time
 RUNNING_STATES = frozenset({WorkerState.BUSY, WorkerState.ASKED, WorkerState.DUMPING})
 
 
@@ -202,7 +207,7 @@ class Worker(Alarm):
     def assign_locked(self, call: Call) -> None:
         """Take a call while idle, and send it."""
         self.pool.touched = self
-        self.enter_locked(WorkerState.BUSY)
+        self.enter_locked(BUSY)
         self.sealed = False
         # It may still find calls that were taken back, and look for their tokens: it is to find that of this call then,
         # and not take that of one behind it while this one runs.
@@ -250,9 +255,9 @@ class Worker(Alarm):
         self.turned_at = ended_at
         call = self.call
         if call is None:
-            if self.state is WorkerState.BUSY:
-                self.enter_locked(WorkerState.IDLE)
-            return self.state is WorkerState.IDLE
+            if self.state is BUSY:
+                self.enter_locked(IDLE)
+            return self.state is IDLE
         began = 0.0
         if call.limited:
             # It may have begun by now, and written down when; or else it begins at any moment.
@@ -291,10 +296,10 @@ class Worker(Alarm):
             call.worker = None
             call.handed -= 1
             pool.put_back_locked(call)
-            if self.state is WorkerState.BUSY:
+            if self.state is BUSY:
                 if not self.hung_up:  # else it is about to be found dead
                     self.alarm = math.inf
-                self.enter_locked(WorkerState.IDLE)
+                self.enter_locked(IDLE)
         for each in taken:
             self.ahead.remove(each)
             each.worker = None
@@ -315,7 +320,7 @@ class Worker(Alarm):
         self.retiring = True
         self.out.clear()
         self._take_locked(self.tokens.take_back_again())
-        if self.call is None and self.state in (WorkerState.IDLE, WorkerState.BUSY):
+        if self.call is None and self.state in (IDLE, BUSY):
             self.enter_locked(WorkerState.LEAVING)
             self.alarm = time.monotonic() + 1.0
         for call in self.ahead if self.call is None else (self.call, *self.ahead):
@@ -357,20 +362,20 @@ class Worker(Alarm):
 
     def may_be_idle_locked(self) -> bool:
         """Return whether it waits for a call, and can be given one."""
-        return self.state is WorkerState.IDLE and not (self.dead or self.hung_up or self.retiring)
+        return self.state is IDLE and not (self.dead or self.hung_up or self.retiring)
 
     def enter_locked(self, state: WorkerState) -> None:
         """Change the state, and with it the pool's books. Nobody else does either."""
         pool, was = self.pool, self.state
         self.state = state
-        if was is WorkerState.BUSY:
+        if was is BUSY:
             pool.busy.remove(self)
-        elif was is WorkerState.IDLE and self in pool.idle:
+        elif was is IDLE and self in pool.idle:
             pool.idle.remove(self)
-        if state is WorkerState.BUSY:
+        if state is BUSY:
             pool.busy.append(self)
         elif self.may_be_idle_locked():
-            if was is WorkerState.STARTING:
+            if was is STARTING:
                 pool.idle.insert(0, self)  # the last one is taken first: one that has run something
             else:
                 pool.idle.append(self)
@@ -613,7 +618,7 @@ class Worker(Alarm):
     def add_output(self, ending: Ending, call: Call) -> None:
         """Put what the run wrote into its ending: the stack, and the output where it is wanted."""
         output, captures = self.output, self.captures(call)
-        if not (captures or output.kept or output.asked_at >= 0):
+        if not captures and self.has_been_silent():
             return
         text, stack, truncated = output.take()
         if ending.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED):  # else it came back from where it was
@@ -621,6 +626,10 @@ class Worker(Alarm):
         if captures:
             ending.output = text.decode("utf-8", "replace")
             ending.output_truncated = truncated
+
+    def has_been_silent(self) -> bool:
+        """Return whether the run wrote nothing, and was not asked for its stack, as far as is known."""
+        return not self.output.kept and self.output.asked_at < 0
 
     def captures(self, call: Call) -> bool:
         """Return whether the output of `call` is kept."""
