@@ -19,6 +19,7 @@ import functools
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -187,6 +188,7 @@ class Core:
         self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
         self.ahead = Priority.HIGH  # nothing less urgent is sent ahead now; guarded by lock
         self.killing = False  # no further attempt is made; guarded by lock
+        self.hurried = False  # somebody who waited for the end of its workers would not wait any longer
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
         self.open: set[_Item] = set()  # calls that have not ended for good; single operations, atomic
         self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
@@ -583,6 +585,25 @@ class Core:
             if thread is not None:
                 thread.join(10.0)
 
+    def leave(self, *, kill: bool) -> None:
+        """Shut down and wait: for the work, or, with `kill`, only for the end of the workers.
+
+        Whatever interrupts the waiting for the work, a KeyboardInterrupt in most cases, ends the calls; what interrupts
+        the waiting for that is heard at once.
+        """
+        if not kill:
+            try:
+                self.shutdown(wait=True, cancel=False)
+                return
+            except BaseException:
+                self.leave(kill=True)
+                raise
+        try:
+            self.shutdown(wait=True, cancel=True, kill=True)
+        except BaseException:
+            self.hurried = True
+            raise
+
     def _shutdown_soon(self, *, cancel: bool, kill: bool) -> None:
         if self.started:
             self.pool.loop.call_soon(self.tell_cancelled)
@@ -628,10 +649,47 @@ _live: set[Core] = set()  # started and not finished; kept so that they can end 
 
 
 def _at_exit() -> None:
-    """Finish the calls of every executor: their threads are daemons, and would be cut off."""
-    for core in list(_live):
-        core.refused = core.refused or AT_EXIT
-        core.shutdown(wait=True, cancel=False)
+    """Finish the calls of every executor: their threads are daemons, and would be cut off.
+
+    After a KeyboardInterrupt that ended the program, or at one that comes while we wait, the calls are ended instead;
+    at a further one nothing is waited for: what is below us dies with us.
+    """
+    kill = _was_interrupted()
+    cores = list(_live)
+    while True:
+        try:
+            for core in cores:
+                core.refused = core.refused or AT_EXIT
+            if kill:  # all of them, before the first is waited for
+                for core in cores:
+                    core.shutdown(wait=False, cancel=True, kill=True)
+            for core in cores:
+                if not (kill and core.hurried):
+                    core.shutdown(wait=True, cancel=kill, kill=kill)
+            return
+        except KeyboardInterrupt:
+            _leave_as_interrupted()
+            if kill:
+                return
+            kill = True
+
+
+def _was_interrupted() -> bool:
+    """Return whether the program ends by a KeyboardInterrupt. At a prompt the last one may be long ago."""
+    kind = getattr(sys, "last_type", None)
+    return isinstance(kind, type) and issubclass(kind, KeyboardInterrupt) and not hasattr(sys, "ps1")
+
+
+def _leave_as_interrupted() -> None:
+    """Have the interpreter end as after a KeyboardInterrupt: by the signal, once all is done.
+
+    Source: CPython, Python/pythonrun.c, `run_eval_code_obj`, which notes whether the last code that was run from a
+    text ended so; Modules/main.c, `Py_RunMain`, which looks at that note.
+    """
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        return
 
 
 def _after_fork() -> None:

@@ -216,13 +216,11 @@ class ProcessExecutor(Executor):
     ) -> bool | None:
         """Wait for the calls and end, also where an ordinary exception leaves the block, as the standard library does.
 
-        KeyboardInterrupt, SystemExit and CancelledError withdraw the calls that wait and end those that run.
+        KeyboardInterrupt, SystemExit and CancelledError withdraw the calls that wait and end those that run, also where
+        they come while this waits.
         """
         # What is no Exception says that the program is to stop: KeyboardInterrupt, SystemExit, CancelledError.
-        if exc_type is not None and not issubclass(exc_type, Exception):
-            self._core.shutdown(wait=True, cancel=True, kill=True)
-        else:
-            self.shutdown(wait=True)
+        self._core.leave(kill=exc_type is not None and not issubclass(exc_type, Exception))
         return None
 
     async def __aenter__(self) -> Self:
