@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import CancelledError, Future
 
-from procsched._core.models import Outcome
+from procsched._core.models import Outcome, finite_seconds
 from procsched.errors import RemoteError
 from procsched.outcomes import open_ending
 from procsched.workers.base import record_of
@@ -184,6 +184,8 @@ class ProcessFuture(Future["R"]):
         """Wait for the end of the call. Raises as `exception` does."""
         if not self.done():
             self._owner.refuse_wait()  # where nobody would ever end it
+        if timeout is not None and not isinstance(timeout, (int, float)):
+            timeout = finite_seconds("timeout", timeout)
         super().exception(timeout)
 
     def _load(self) -> None:

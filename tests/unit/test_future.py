@@ -6,11 +6,12 @@ import concurrent.futures
 import pickle
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
 
-from procsched import Outcome, RemoteError
+from procsched import Outcome, RemoteError, ValidationError
 from procsched._core.models import Sealed
 from procsched.future import ProcessFuture
 from procsched.workers.base import Ending
@@ -44,6 +45,20 @@ def start(function: Callable[..., object], *args: object) -> threading.Thread:
     thread = threading.Thread(target=function, args=args)
     thread.start()
     return thread
+
+
+def test_a_timeout_that_is_no_number_is_refused() -> None:
+    """`result` and `exception` name the parameter; a timedelta will do, as elsewhere."""
+    future = make()
+    for ask in (future.result, future.exception):
+        with pytest.raises(
+            ValidationError, match="timeout must be a number of seconds or a timedelta, not str 'x'"
+        ):
+            ask("x")  # type: ignore[arg-type]
+        with pytest.raises(TimeoutError):
+            ask(timedelta(seconds=0.001))  # type: ignore[arg-type]
+        with pytest.raises(TimeoutError):
+            ask(-1)  # as in the standard library
 
 
 def test_a_future_does_not_end_while_its_condition_is_held() -> None:
