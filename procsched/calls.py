@@ -25,6 +25,7 @@ import time
 
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
 from procsched._interrupts import Latch, apart
+from procsched._logs import say
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.workers.base import AHEAD_BYTES, Call, pace_of
@@ -47,6 +48,7 @@ class _NotGiven:
         return "<not given>"
 
 
+START_WAIT = 1.0  # seconds that the first done-callback waits for the callback thread to be started
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # Where a call stands, as the core sees it. No enum: to look up a member takes a tenth of a microsecond.
 WAITING = 0  # in a queue, or between two attempts
@@ -60,8 +62,6 @@ AT_EXIT = (
     "cannot schedule new futures after shutdown: the interpreter is ending; submit before the end of the main script, "
     "and wait for the results there"
 )
-
-logger = logging.getLogger("procsched")
 
 
 class Options:
@@ -100,6 +100,8 @@ class Options:
                         f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}: "
                         "RetryPolicy(max_attempts=...) or NO_RETRY"
                     )
+                if value.jitter:
+                    import random  # noqa: F401, for `backoff`: when a call has failed no descriptor may be left
             elif name == "priority":
                 if isinstance(value, bool) or value not in tuple(Priority):
                     raise ValidationError(
@@ -200,6 +202,7 @@ class Core:
         self.is_fork = False  # this is a fork of it
         self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.callback_thread: threading.Thread | None = None  # started and ended by the I/O thread
+        self.callbacks_ready = Latch()  # set when it was started, or could not be
 
     # -- submitting ----------------------------------------------------------------------------------------
 
@@ -405,11 +408,13 @@ class Core:
             if wait is not None:
                 self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
                 return
-        if item.cancelled:
-            future._mark_cancelled()
-        else:
-            future._settle(ending)
-        self.close_call(item)
+        try:
+            if item.cancelled:
+                future._mark_cancelled()
+            else:
+                future._settle(ending)
+        finally:  # whatever somebody who waits makes of it
+            self.close_call(item)
 
     def _again_locked(self, item: _Item, ending: Ending) -> float | None:
         """Return the seconds until the next attempt, which is prepared here; None when there is to be none."""
@@ -529,6 +534,17 @@ class Core:
         if self.callback_thread is None:
             self.pool.loop.call_soon(self.start_callbacks)
 
+    def ready_callbacks(self) -> None:
+        """Have the callback thread started before there is something for it to run.
+
+        When that is due, no thread may be left; and from the end of the main script on Python 3.12 starts none.
+        """
+        if self.callback_thread is not None or not self.started or self.finishing:
+            return
+        self.pool.loop.call_soon(self.start_callbacks)
+        if not self.holds_lock() and threading.current_thread() is not self.io_thread():
+            self.callbacks_ready.wait(START_WAIT)
+
     def start_callbacks(self) -> None:
         """Start the callback thread, once. On the I/O thread: no signal handler interrupts that."""
         if self.callback_thread is None:
@@ -539,6 +555,8 @@ class Core:
             except RuntimeError:  # the system has no thread left; tried again at the next ending
                 self.callback_thread = None
                 raise
+            finally:
+                self.callbacks_ready.set()
 
     def end_callbacks(self) -> None:
         """Have the callback thread end when it has run what there is. On the I/O thread."""
@@ -548,12 +566,27 @@ class Core:
     def serve_callbacks(self) -> None:
         """Be the callback thread."""
         while (run := self.callbacks.get()) is not None:
-            try:
-                run()
-            except BaseException:
-                # The library logs an Exception; SystemExit and the like come through to here.
-                logger.exception("procsched: a done-callback raised")
+            self.call_back(run)
             run = None  # no future is kept alive by an idle thread
+
+    @staticmethod
+    def call_back(run: Callable[[], None]) -> None:
+        """Run the callbacks of a future, whatever they raise."""
+        try:
+            run()
+        except BaseException as error:
+            # The library logs an Exception; SystemExit and the like come through to here.
+            say(logging.ERROR, "procsched: a done-callback raised", error=error)
+
+    def run_left_callbacks(self) -> None:
+        """Run in this thread what is left, where no callback thread could be started."""
+        while self.callback_thread is None:
+            try:
+                run = self.callbacks.get_nowait()
+            except queue.Empty:
+                return
+            if run is not None:
+                self.call_back(run)
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -584,6 +617,8 @@ class Core:
             thread = self.callback_thread
             if thread is not None:
                 thread.join(10.0)
+            else:
+                self.run_left_callbacks()
 
     def leave(self, *, kill: bool) -> None:
         """Shut down and wait: for the work, or, with `kill`, only for the end of the workers.

@@ -12,6 +12,7 @@ from procsched.workers.base import record_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
     from procsched._core.models import ExecutionRecord
@@ -98,13 +99,15 @@ class ProcessFuture(Future["R"]):
             if self._state in _CANCELLED:  # by a signal handler, which could not have the call ended at once
                 return
             self._state = _FINISHED
-            for waiter in self._waiters:
-                if ending.outcome is Outcome.SUCCEEDED:
-                    waiter.add_result(self)
-                else:
-                    waiter.add_exception(self)
             condition.notify_all()
-        self._invoke_callbacks()
+            try:
+                for waiter in self._waiters:
+                    if ending.outcome is Outcome.SUCCEEDED:
+                        waiter.add_result(self)
+                    else:
+                        waiter.add_exception(self)
+            finally:
+                self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
         if "_lazy_callbacks" in self.__dict__:
@@ -127,6 +130,12 @@ class ProcessFuture(Future["R"]):
         Thread safety: call from anywhere; never blocks.
         """
         return bool(self._owner.cancel(self))
+
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        """Have `fn(self)` called on the executor's callback thread when the call has ended; at once where it has."""
+        if self._item is not None:
+            self._owner.ready_callbacks()
+        super().add_done_callback(fn)
 
     def _mark_cancelled(self) -> bool:
         """Enter the cancelled state from pending or running, and tell the waiters. Where it was interrupted, go on."""

@@ -31,7 +31,7 @@ from procsched.ids import SequentialIdGenerator
 from procsched.scheduler import exits
 from procsched.scheduler.closing import POOL_SECONDS
 from procsched.scheduler.control import Control
-from procsched.scheduler.driver import NEW, RUNNING, STARTING
+from procsched.scheduler.driver import NEW, RUNNING, STARTING, draw
 from procsched.schedules import FixedRate, OneTime
 from procsched.schedules.once import After
 
@@ -261,6 +261,8 @@ class Scheduler(Control):
         if type(misfire) is not MisfirePolicy:
             misfire = options.checked_misfire(misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
+        if retry.jitter:
+            draw()  # what it cannot import for want of descriptors is told here, and not when a run has failed
         if replace is not False:
             options.check_flag("replace", replace)
         if key is not None:

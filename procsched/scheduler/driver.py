@@ -25,6 +25,7 @@ from procsched._core.entries import AFTER_RUN, LENT
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
+from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock
 from procsched.errors import ValidationError
 from procsched.listeners import EventDelivery
@@ -55,8 +56,6 @@ PROBLEMS = 20  # texts that stats() shows
 NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
 
 _WONT_RUN = "; no attempt is left: it is in the dead letter, and runs again after revive()"
-
-log = logging.getLogger("procsched")
 
 
 class _Inside(threading.local):
@@ -101,8 +100,9 @@ class Driver:
         # a holder can tell that it did (see `closing.may_hold_lock`); no code of ours enters twice.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the timer waits here
+        self._last_wall = self._last_steady = 0.0  # at the last look at the clock
         wall, steady, awake = self._readings()
-        self.engine = Engine(Timeline(wall, steady, awake), _draw, **limits)  # guarded by _lock
+        self.engine = Engine(Timeline(wall, steady, awake), draw, **limits)  # guarded by _lock
         self.engine.look(wall, steady, awake)
         self.engine.wants_events = bool(listeners)
         self.engine.wants_writes = self.writer is not None
@@ -129,7 +129,27 @@ class Driver:
             # step of the wall clock.
             if clock.monotonic() - steady < TORN:
                 break
+        self._last_wall, self._last_steady = wall, steady
         return wall, steady, awake
+
+    def _now(self) -> float:
+        """Return wall time; where a clock of the user's raises, that of the last look.
+
+        For what must not be lost over it. The error is told once the lock is let go.
+        """
+        try:
+            return self.clock.now()
+        except BaseException as error:
+            self._unlogged.append((None, f"the clock failed: {describe(error)}"))
+            return self._last_wall
+
+    def _steady_now(self) -> float:
+        """Return steady time, likewise."""
+        try:
+            return self.clock.monotonic()
+        except BaseException as error:
+            self._unlogged.append((None, f"the clock failed: {describe(error)}"))
+            return self._last_steady
 
     def _look_locked(self) -> tuple[float, float]:
         """Return this moment as wall time and on the steady line; steps and suspends are followed."""
@@ -138,7 +158,7 @@ class Driver:
 
     def _moment_locked(self) -> tuple[float, float]:
         """Return this moment as `_look_locked` does, without looking for steps."""
-        return self.clock.now(), self.engine.timeline.line(self.clock.monotonic())
+        return self._now(), self.engine.timeline.line(self._steady_now())
 
     def clock_moved(self) -> None:
         """Look at the clock: it was set, or moved, or the system woke up."""
@@ -198,7 +218,7 @@ class Driver:
         """Remember a problem of the whole scheduler, and tell the listeners."""
         self._note(text)
         with self._lock:
-            self.engine.tell(None, self.clock.now(), None, kind, text)
+            self.engine.tell(None, self._now(), None, kind, text)
             self._hand_over_locked()
 
     def _on_store_problem(self, text: str) -> None:
@@ -217,11 +237,12 @@ class Driver:
         with self._inside:
             for entry, text in unlogged:
                 if entry is None:
-                    log.error("%s", text)
+                    say(logging.ERROR, "%s", text)
                     self._note(text)
                 else:
                     task = entry.handle.task
-                    log.error("task %s (%s): %s", task.id, task.name, text, extra=_fields(task.id, task.name))
+                    fields = _fields(task.id, task.name)
+                    say(logging.ERROR, "task %s (%s): %s", task.id, task.name, text, fields=fields)
                     self._note(f"task {task.id} ({task.name}): {text}")
 
     # --- the pool's side -------------------------------------------------------------------------------
@@ -301,11 +322,11 @@ class Driver:
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""
-        mono = self.clock.monotonic()
+        mono = self._steady_now()
         record = attempt.record(ending, mono, self.result_limit)
         with self._lock:
             engine = self.engine
-            expected = engine.end(attempt, record, self.clock.now(), engine.timeline.line(mono))
+            expected = engine.end(attempt, record, self._now(), engine.timeline.line(mono))
             self._hand_over_locked()
         if self._unlogged:
             self._log_problems()
@@ -321,7 +342,7 @@ class Driver:
 
     def _log_attempt(self, level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
         with self._inside:
-            log.log(
+            say(
                 level,
                 "task %s (%s) attempt %d %s%s%s%s%s",
                 record.task_id,
@@ -332,7 +353,7 @@ class Driver:
                 _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
                 "" if expected else " (too late to count)",
                 causes_of(record) if level >= logging.WARNING or log.isEnabledFor(logging.DEBUG) else "",
-                extra=_fields(record.task_id, record.name, record.attempt, record.pid),
+                fields=_fields(record.task_id, record.name, record.attempt, record.pid),
             )
 
     def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
@@ -341,7 +362,7 @@ class Driver:
             return
         with self._lock:
             if attempt.entry.live is attempt:
-                self.engine.tell(attempt.entry, self.clock.now(), None, "progress", (done, total, note))
+                self.engine.tell(attempt.entry, self._now(), None, "progress", (done, total, note))
                 self._hand_over_locked()
 
     def in_user_code(self) -> bool:
@@ -406,15 +427,22 @@ class Driver:
         if self._inline:
             with self._lock:
                 self._wake_timer_locked()
-        else:
+            return
+        try:
             self.pool.pump()
+        except (
+            Exception
+        ) as error:  # a clock of the user's, say. What was asked for is done; the timer pumps again
+            say(logging.ERROR, "what is ready is taken a moment later", error=error)
+            with self._lock:
+                self._wake_timer_locked()
 
 
 def _fields(task_id: str, name: str, attempt: int | None = None, pid: int | None = None) -> dict[str, Any]:
     return {"task_id": task_id, "task_name": name, "attempt": attempt, "pid": pid}
 
 
-def _draw() -> float:
+def draw() -> float:
     """Return a random number from 0 to 1, for jitter."""
     import random  # at the first use: it takes as long to import as everything in `_core`
 

@@ -11,7 +11,6 @@ pool's lock.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import mmap
 import os
@@ -51,8 +50,6 @@ FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to sta
 LAST_BACKOFF = 5.0
 MODULES_KEPT = 16  # imported by spares
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
-
-logger = logging.getLogger("procsched")
 
 
 class Fleet(Alarm):
@@ -317,7 +314,7 @@ class Fleet(Alarm):
             failure = text, traceback or worker.output.take()[1]
         if call is not None and ending is not None:
             ending.error = verdicts.note_stuck(ending.error, stuck)
-            call.ended(ending)
+            self.pool.end(call, ending)
         self._remove(worker)
         if self._closing:
             self._check_empty()
@@ -395,7 +392,7 @@ class Fleet(Alarm):
         self.pool.problem(text)
         if call is not None:
             outcome, error = call.verdict or (Outcome.CRASHED, "worker stuck")
-            call.ended(worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
+            self.pool.end(call, worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
 
     def on_helper_silent(self, failure: str | None = None) -> None:
         """The helper is stuck: it does not report a death; or (with `failure`) it never came so far as to fork."""
@@ -420,7 +417,7 @@ class Fleet(Alarm):
                 self.pool.problem(f"{reason}; it is started anew")
                 self._slow_down()
         for call, ending in ended:
-            call.ended(ending)
+            self.pool.end(call, ending)
         if self._closing:
             self._finish()
         elif failure is not None:

@@ -9,18 +9,21 @@ Neither can end a run: one that is too long is reported as TIMED_OUT when it is 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from types import CoroutineType
 
 from procsched._core.failures import describe, traceback_text
 from procsched._core.models import Outcome, WorkerStats
+from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, ValidationError
 from procsched.workers.base import Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from procsched.clock import FullClock
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 32  # the default never makes more: actions in threads mostly wait, but memory is finite
 EXTRA_THREADS = 4  # beyond the number of CPUs, as in concurrent.futures
+FIRST_WAIT, LAST_WAIT = 0.05, 5.0  # seconds until a source that has raised is asked again
 
 
 class LocalPool:
@@ -89,18 +93,35 @@ class LocalPool:
         ident = threading.get_ident()
         with self._lock:
             self._calls[ident] = call
-        awake = self._clock.awake
-        started = awake()
+        started = _read(self._clock.awake)
         ending = _outcome_of(call)
-        elapsed = awake() - started
-        if call.timeout is not None and elapsed > call.timeout:
-            ending.outcome = Outcome.TIMED_OUT
-            ending.error = f"exceeded its {call.timeout} s budget"
-            ending.result = None
+        if call.timeout is not None and started is not None:
+            now = _read(self._clock.awake)
+            if now is not None and now - started > call.timeout:
+                ending.outcome = Outcome.TIMED_OUT
+                ending.error = f"exceeded its {call.timeout} s budget"
+                ending.result = None
         with self._lock:
             del self._calls[ident]
             self._runs += 1
         return ending
+
+
+def _read(clock: Callable[[], float]) -> float | None:
+    """Return what a clock says; None where it is a user's and raises, for the call in our hands runs all the same."""
+    try:
+        return clock()
+    except BaseException as error:
+        say(logging.ERROR, "the clock failed, so a timeout is not looked at", error=error)
+        return None
+
+
+def _tell(call: Call, ending: Ending) -> None:
+    """Tell the owner of a call how it has ended. What that raises keeps the thread from nothing."""
+    try:
+        call.ended(ending)
+    except BaseException as error:
+        say(logging.ERROR, "the end of task %s could not be booked", call.task_id, error=error)
 
 
 def _outcome_of(call: Call) -> Ending:
@@ -181,23 +202,43 @@ class ThreadPool(LocalPool):
             except RuntimeError as error:  # the system has no thread left, or the interpreter ends
                 with self._lock:
                     self._threads.remove(worker)
-                call.ended(Ending(Outcome.CRASHED, f"no thread could be started: {error}"))
+                _tell(call, Ending(Outcome.CRASHED, f"no thread could be started: {error}"))
 
     def _work(self, worker: _Thread) -> None:
         while True:
             call = worker.call
             if call is None:  # woken by `shutdown`
                 return
-            call.ended(self._run(call))
+            _tell(call, self._run(call))
+            failure: BaseException | None = None
             with self._lock:
                 worker.runs += 1
-                worker.call = call = self._take_locked()
+                worker.call = call = None
+                try:
+                    worker.call = call = self._take_locked()
+                except BaseException as error:  # a clock of the user's, say
+                    failure = error
                 if call is None:
                     if self._closing:
                         return
                     self._idle.append(worker)
             if call is None:
-                worker.gate.acquire()
+                self._park(worker, failure)
+
+    def _park(self, worker: _Thread, failure: BaseException | None) -> None:
+        """Wait for a call. After a `failure` of the source nobody else may ask it again for those that are ready."""
+        seconds = FIRST_WAIT
+        while failure is not None:
+            say(logging.ERROR, "there may be more to run, but the scheduler failed", error=failure)
+            if worker.gate.acquire(timeout=seconds):
+                return
+            seconds = min(2 * seconds, LAST_WAIT)
+            try:
+                self.pump()
+                failure = None
+            except BaseException as error:
+                failure = error
+        worker.gate.acquire()
 
     def stats(self) -> tuple[tuple[WorkerStats, ...], dict[str, int]]:
         """Return the threads that were started."""
@@ -256,7 +297,7 @@ class InlinePool(LocalPool):
                     if call is None:
                         self._owner = None
                         return
-                call.ended(self._run(call))
+                _tell(call, self._run(call))
         except BaseException:
             with self._lock:
                 self._owner = None

@@ -34,6 +34,7 @@ from collections import deque
 from procsched._core import wire
 from procsched._core.models import Outcome, Sealed, WorkerStats
 from procsched._interrupts import Latch
+from procsched._logs import say
 from procsched.child.protocol import REASON_KILL
 from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
@@ -65,6 +66,7 @@ CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 # Seconds for which answers gather where a worker has more to do than that, and how many are enough: a wake-up costs as
 # much as booking some of them.
 GATHER, GATHERED = 0.0001, 16
+ASK_AGAIN = 0.1  # seconds until a source that has raised is asked again
 MENDS = 100  # signal handlers that may raise while what they have torn is mended
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
 # The same for somebody who goes on with calls that came later: a worker that waits for a processor is not late.
@@ -79,8 +81,6 @@ _COUNTERS = (
     "unkillable",
     "late_results",
 )
-
-logger = logging.getLogger("procsched")
 
 
 class ProcessPool:
@@ -215,8 +215,18 @@ class ProcessPool:
         """Hand calls to workers while the source has some. Never blocks."""
         if self.holds_lock():
             self.loop.call_soon(self.pump)
-        else:
+            return
+        try:
             self.whole(self.pump_locked)
+        except Exception as error:
+            if threading.current_thread() is not self.loop.thread:
+                raise
+            self._pump_later(error)
+
+    def _pump_later(self, error: BaseException) -> None:
+        """The source has raised, over a clock of the user's, say: tell, and ask it again. On the I/O thread."""
+        self.loop.note(error)
+        self.loop.call_at(time.monotonic() + ASK_AGAIN, self.pump)
 
     def pump_locked(self) -> None:
         """Do the same for a caller that holds the pool's lock."""
@@ -525,6 +535,7 @@ class ProcessPool:
         ended: list[tuple[Call, Ending]] = []
         ending: Ending | None
         broken: wire.WireError | None = None
+        problem: BaseException | None = None
         over = worn = False
         now = time.monotonic()
         with self.lock:
@@ -579,7 +590,11 @@ class ProcessPool:
                     worker.leave_locked()
                     self.counters["recycled"] += 1
                 self._take_late_locked()
-                self.pump_locked()  # first, so that the worker runs while these calls are booked
+                try:
+                    self.pump_locked()  # first, so that the worker runs while these calls are booked
+                except BaseException as error:
+                    self.mend_locked()
+                    problem = error
                 if len(frames) < GATHERED and len(worker.ahead) > AHEAD_LEAST:
                     self.loop.pause(GATHER)
         if over:
@@ -591,8 +606,17 @@ class ProcessPool:
                 call.ended(ending)
             except BaseException as error:  # the others have ended all the same
                 self.loop.note(error)
+        if problem is not None:
+            self._pump_later(problem)
         if broken is not None:
             raise broken
+
+    def end(self, call: Call, ending: Ending) -> None:
+        """Tell the owner of a call how it has ended. What that raises keeps nobody from going on."""
+        try:
+            call.ended(ending)
+        except BaseException as error:
+            self.loop.note(error)
 
     def _take_answer_locked(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending | None:
         """Return how the call that runs has ended; None where the worker has to be killed before that is told."""
@@ -668,13 +692,17 @@ class ProcessPool:
     def refuse_waiting(self, error: str, traceback: str | None) -> None:
         """No worker can be started: end every call that waits for one."""
         while True:
-            with self.lock:
-                call = None if self._closing else self._next_locked()
+            try:
+                with self.lock:
+                    call = None if self._closing else self._next_locked()
+            except Exception as failure:
+                self._pump_later(failure)
+                return
             if call is None:
                 return
             ending = Ending(Outcome.CRASHED, error)
             ending.traceback = traceback
-            call.ended(ending)
+            self.end(call, ending)
 
     def end_returned(self) -> None:
         """The pool is shut down: calls that were given back will not be started again."""
@@ -682,7 +710,7 @@ class ProcessPool:
             calls = list(self._returned)
             self._returned.clear()
         for call in calls:
-            call.ended(Ending(Outcome.KILLED, CLOSED_REASON))
+            self.end(call, Ending(Outcome.KILLED, CLOSED_REASON))
 
     def count(self, name: str) -> None:
         """Add one to a counter."""
@@ -691,9 +719,12 @@ class ProcessPool:
 
     def problem(self, text: str) -> None:
         """Say that something is wrong with the pool itself."""
-        logger.warning("%s", text)
+        say(logging.WARNING, "%s", text)
         if self._source is not None:
-            self._source.pool_problem(text)
+            try:
+                self._source.pool_problem(text)
+            except BaseException as error:
+                say(logging.ERROR, "a problem of the pool could not be reported", error=error)
 
     def _on_loop_error(self, error: BaseException) -> None:
         if self._source is not None:

@@ -14,7 +14,6 @@ blocking. Everything else runs on the pool's I/O thread; where it changes what t
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import pickle
@@ -76,8 +75,6 @@ BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known,
 AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
 PIECE = 1 << 18
-
-logger = logging.getLogger("procsched")
 
 
 class WorkerState(StrEnum):
@@ -561,7 +558,10 @@ class Worker(Alarm):
             call = self.call
             if call is not None and frame.number == call.number:
                 done, total, note = wire.unpack(frame.payload, 3)
-                call.progressed(done, total, note)
+                try:
+                    call.progressed(done, total, note)
+                except BaseException as error:  # what came behind it is still to be handled
+                    self.pool.loop.note(error)
         elif kind == wire.READY and self.state is WorkerState.STARTING:
             self.ready = True
             self.cpu_base = frame.second
