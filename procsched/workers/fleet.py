@@ -26,14 +26,8 @@ from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
 from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
-from procsched.workers.process import (
-    DEATH_WAIT,
-    RUNNING_STATES,
-    Worker,
-    WorkerState,
-    import_path,
-    working_directory,
-)
+from procsched.workers.process import DEATH_WAIT, Worker
+from procsched.workers.sending import RUNNING_STATES, WorkerState, import_path, working_directory
 from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False

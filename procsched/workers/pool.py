@@ -44,7 +44,8 @@ from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import Alarm, Loop
 from procsched.workers.options import PoolOptions, at_least_one
-from procsched.workers.process import AHEAD_LEAST, RUNNING_STATES, Worker, WorkerState
+from procsched.workers.process import Worker
+from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, Sender, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,12 +140,12 @@ class ProcessPool:
         self.lock = threading.RLock()
         self.holds_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         # What is half done while a signal handler may raise, for `_mend_locked`. Guarded by lock.
-        self.touched: Worker | None = None  # it is sent something, or has something taken back
+        self.touched: Sender | None = None  # it is sent something, or has something taken back
         self.taking: Call | None = None  # on its way from the source, or from those returned
         self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
-        self.busy: deque[Worker] = deque()  # those that are BUSY, in turn; guarded by lock
-        self.idle: list[Worker] = []  # the last one is the warmest; guarded by lock
+        self.busy: deque[Sender] = deque()  # those that are BUSY, in turn; guarded by lock
+        self.idle: list[Sender] = []  # the last one is the warmest; guarded by lock
         self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
         self.real_clock = True
         self.awake: Callable[[], float] = time.monotonic
@@ -263,7 +264,7 @@ class ProcessPool:
             if worker.has_room_locked() and not self._fill_locked(worker):
                 return
 
-    def _fill_locked(self, worker: Worker) -> bool:
+    def _fill_locked(self, worker: Sender) -> bool:
         """Send calls ahead to one worker; return False when the source has no more."""
         assert self._source is not None
         most = AHEAD_CALLS
@@ -335,7 +336,7 @@ class ProcessPool:
             if call.verdict is None:
                 self._source.take_back(call)
             else:
-                Worker.note_begun_locked(call)
+                Sender.note_begun_locked(call)
                 self._end_soon(call)
 
     def put_back_locked(self, call: Call) -> None:
@@ -586,6 +587,8 @@ class ProcessPool:
                     worker.retiring = True
                     worker.recall_locked()
                 worn = worker.go_on_locked(frames[-1].first) and worn
+                if worker.call is not None and worker.call.verdict is not None:
+                    self.carry_out_kill(worker, worker.call)  # decided before we knew that it had begun
                 if worn:
                     worker.leave_locked()
                     self.counters["recycled"] += 1

@@ -31,7 +31,7 @@ from procsched import (
 )
 from procsched._core import wire
 from procsched.future import ProcessFuture
-from procsched.workers import pool, process
+from procsched.workers import pool, sending
 from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.pool import AHEAD_ROOM
 from procsched.workers.process import Worker
@@ -80,7 +80,7 @@ def warm(bench: Bench, function: Callable[..., object] = faults.maybe, *args: ob
     """Call a function until it is known to be brief."""
     for _ in range(500):
         bench.submit(function, *args).result(support.TIMEOUT)
-        if pace_of(function).seconds <= process.BRIEF / 2:
+        if pace_of(function).seconds <= sending.BRIEF / 2:
             return
     raise AssertionError(f"it took {pace_of(function).seconds} s")
 
@@ -106,7 +106,7 @@ def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
     os.kill(worker.pid, signal.SIGSTOP)
     support.eventually(lambda: is_stopped(worker.pid or 0), what="the worker is stopped")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "BRIEF", 3600.0)  # however long this takes on a busy machine
+        patch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
         futures = [submit(bench, **call) for call in calls]
     with pool.lock:
         assert worker.call is futures[0]._item
@@ -171,7 +171,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
 
     warm(bench, faults.length, b"")
     monkeypatch.setattr(wire, "packet", measured)
-    monkeypatch.setattr(process, "BRIEF", 3600.0)  # however long this takes on a busy machine
+    monkeypatch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
     monkeypatch.setattr(pool, "AHEAD_SECONDS", 3600.0)
     (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
     with deaf(bench):
@@ -222,7 +222,7 @@ def test_nothing_more_is_sent_behind_a_call_that_turns_out_long(bench: Bench) ->
     )
     log.wait("first")
     since = worker.waiting_locked()[1]
-    support.eventually(lambda: time.monotonic() - since > process.BRIEF)
+    support.eventually(lambda: time.monotonic() - since > sending.BRIEF)
     late = [submit(bench, **call) for call in lined_up(log, "c", "d")]
     with bench.core.lock:
         assert [call.future for call in worker.ahead] == futures[1:]
@@ -338,7 +338,7 @@ def test_a_call_is_given_to_nobody_while_it_is_on_its_way_back(
     assert futures[0].result(support.TIMEOUT) == "first"
     support.eventually(lambda: is_stopped(worker.pid or 0), what="the worker is stopped")
     support.eventually(lambda: worker.call is futures[1]._item, what="the second is its call")
-    monkeypatch.setattr(process, "BRIEF", 3600.0)
+    monkeypatch.setattr(sending, "BRIEF", 3600.0)
     urgent = submit(bench, log=log.path, value="urgent", priority=Priority.HIGH)
     with bench.core.lock:
         assert [call.future for call in worker.ahead] == [urgent, *futures[2:]]
@@ -398,7 +398,7 @@ def test_a_soft_timeout_hits_the_call_that_runs_and_no_other(
     first = {"log": log.path, "value": "first", "gate": gates[0], "asked": gates[1], "soft_timeout": 0.2}
     worker, futures = line_up(bench, first, *lined_up(log, *"abc"))
     log.wait("asked")
-    monkeypatch.setattr(process, "BRIEF", 3600.0)  # so that the time that it has run is no reason
+    monkeypatch.setattr(sending, "BRIEF", 3600.0)  # so that the time that it has run is no reason
     futures += [submit(bench, **call) for call in lined_up(log, *"de")]
     assert not has_ahead(worker)
     open_gate(gates[1])
@@ -606,7 +606,7 @@ def test_a_worker_that_is_worn_gives_back_what_it_has(tmp_path: Path) -> None:
         log = Log(bench)
         for _ in range(60):  # each on a worker of its own
             bench.submit(faults.maybe).result(support.TIMEOUT)
-            if pace_of(faults.maybe).seconds <= process.BRIEF:
+            if pace_of(faults.maybe).seconds <= sending.BRIEF:
                 break
         futures = [submit(bench, **call) for call in lined_up(log, *map(str, range(30)))]
         assert results(futures) == [*map(str, range(30))]
@@ -721,7 +721,7 @@ def test_a_cancel_that_meets_the_end_has_one_winner(bench: Bench) -> None:
     aim = 0.0003
     ended = time.monotonic()
     for number in range(RACES):
-        warm_up = pace_of(faults.brief_work).seconds > process.BRIEF
+        warm_up = pace_of(faults.brief_work).seconds > sending.BRIEF
         work = 0.0 if warm_up else dice.uniform(0.0, 0.0002)
         target = bench.submit(faults.brief_work, work, log.path, f"target-{number}")
         behind = [bench.submit(faults.brief_work, 0.0, log.path, f"next-{number}-{n}") for n in range(2)]

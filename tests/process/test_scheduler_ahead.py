@@ -10,7 +10,7 @@ import pytest
 
 from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
 from procsched._core.entries import LENT, READY
-from procsched.workers import process
+from procsched.workers import sending
 from procsched.workers.base import pace_of
 from tests import faults, support
 from tests.pools import open_gate
@@ -41,7 +41,7 @@ class Behind:
         self.first = rig.at_once(note, self.path, "first", self.gate)
         support.wait_for_file(self.path)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process, "BRIEF", 3600.0)  # so that the first is not found out
+            patch.setattr(sending, "BRIEF", 3600.0)  # so that the first is not found out
             self.tasks = [self.add(f"t{number}") for number in range(count)]
             support.eventually(lambda: self.engine.ready.lent == count, what="all are sent ahead")
 
@@ -152,7 +152,7 @@ def test_shutdown_drains_them(behind: Behind) -> None:
 def test_replaced_by_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new task of the same key replaces one that was sent ahead: that never runs."""
     behind = Behind(rig, 0)
-    monkeypatch.setattr(process, "BRIEF", 3600.0)  # so that the first is not found out
+    monkeypatch.setattr(sending, "BRIEF", 3600.0)  # so that the first is not found out
     old = behind.add("old", key="k")
     support.eventually(lambda: behind.engine.ready.lent == 1, what="it is sent ahead")
     new = rig.scheduler.schedule(
@@ -173,7 +173,7 @@ def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
         held = [rig.at_once(note, path, "held", gate) for gate in gates]
         support.wait_for_file(path, lines=2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process, "BRIEF", 3600.0)  # so that they are not found out
+            patch.setattr(sending, "BRIEF", 3600.0)  # so that they are not found out
             tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
             support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
         open_gate(gates[0])

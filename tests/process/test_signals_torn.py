@@ -24,7 +24,7 @@ import pytest
 import procsched
 from procsched import Priority, ProcessExecutor, SchedulerStateError, TaskKilledError
 from procsched.future import ProcessFuture
-from procsched.workers.process import WorkerState
+from procsched.workers.sending import WorkerState
 from tests import faults, support
 from tests.pools import Bench, Parent
 
@@ -184,7 +184,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """Calls count as brief however long they take, so that they are sent ahead behind one that waits."""
-    monkeypatch.setattr("procsched.workers.process.BRIEF", 3600.0)
+    monkeypatch.setattr("procsched.workers.sending.BRIEF", 3600.0)
     monkeypatch.setattr("procsched.workers.pool.AHEAD_SECONDS", 3600.0)
     monkeypatch.setattr("procsched.workers.pool.LATE", 3600.0)
     monkeypatch.setattr("procsched.workers.pool.OUTRUN", 3600.0)

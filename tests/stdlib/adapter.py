@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from procsched import ProcessExecutor, SchedulerStateError
-from procsched.workers.process import WorkerState
+from procsched.workers.sending import WorkerState
 from tests import support
 
 _GOING = (WorkerState.LEAVING, WorkerState.DYING, WorkerState.GONE)
