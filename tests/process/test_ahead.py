@@ -31,9 +31,9 @@ from procsched import (
 )
 from procsched._core import wire
 from procsched.future import ProcessFuture
-from procsched.workers import pool, sending
+from procsched.workers import dispatch, sending
 from procsched.workers.base import AHEAD_BYTES, pace_of
-from procsched.workers.pool import AHEAD_ROOM
+from procsched.workers.dispatch import AHEAD_ROOM
 from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import Bench, only_record, open_gate
@@ -172,7 +172,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     warm(bench, faults.length, b"")
     monkeypatch.setattr(wire, "packet", measured)
     monkeypatch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
-    monkeypatch.setattr(pool, "AHEAD_SECONDS", 3600.0)
+    monkeypatch.setattr(dispatch, "AHEAD_SECONDS", 3600.0)
     (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
     with deaf(bench):
         os.kill(pid, signal.SIGSTOP)
