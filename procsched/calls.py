@@ -22,6 +22,7 @@ import queue
 import sys
 import threading
 import time
+import weakref
 
 from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
 from procsched._interrupts import Latch, apart
@@ -193,7 +194,9 @@ class Core:
         self.hurried = False  # somebody who waited for the end of its workers would not wait any longer
         self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
         self.open: set[_Item] = set()  # calls that have not ended for good; single operations, atomic
-        self.start_lock = threading.Lock()  # held while the pool is started, so that it is started once
+        # Held while the pool is started, so that it is started once. Reentrant only so that a finalizer which runs in
+        # the midst of that can tell; no code of ours enters twice.
+        self.start_lock = threading.RLock()
         self.started = False
         self.refused = ""  # why nothing is taken any more; set at once, and looked at with the lock held
         self.finishing = False  # the pool is being shut down; guarded by lock
@@ -202,6 +205,7 @@ class Core:
         self.is_fork = False  # this is a fork of it
         self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.callback_thread: threading.Thread | None = None  # started and ended by the I/O thread
+        _made.add(self)
         self.callbacks_ready = Latch()  # set when it was started, or could not be
 
     # -- submitting ----------------------------------------------------------------------------------------
@@ -283,16 +287,26 @@ class Core:
         Raises:
             OSError: it cannot be started now; the next call tries again.
         """
+        if self.start_lock._is_owned():  # type: ignore[attr-defined]
+            raise SchedulerStateError(
+                "this executor is just being started by the code that was interrupted for this call: "
+                "submit from a thread, or later"
+            )
         if not self.started:
             apart(self._start)
+
+    def wait_for_start(self) -> None:
+        """Where a first call is about to start the pool, wait for that."""
+        if not self.start_lock._is_owned() and self.start_lock.acquire(timeout=KILL_WAIT):  # type: ignore[attr-defined]
+            self.start_lock.release()
 
     def _start(self) -> None:
         from procsched.clock import SystemClock
 
         with self.start_lock:
             if not self.started and not self.refused:
-                self.pool.start(self, SystemClock())
                 self.pid = os.getpid()
+                self.pool.start(self, SystemClock())
                 self.started = True
                 if self.refused:  # a shutdown meanwhile found nothing to end
                     self.pool.loop.call_soon(functools.partial(self.pool.shutdown, 5.0))
@@ -596,6 +610,8 @@ class Core:
             return
         self.refused = self.refused or AFTER_SHUTDOWN
         self.killing = self.killing or kill
+        if wait and not self.started:
+            self.wait_for_start()
         if self.holds_lock():  # a signal handler has interrupted us, and must not wait for us
             self._shutdown_soon(cancel=cancel, kill=kill)
             return
@@ -656,6 +672,14 @@ class Core:
         for item in items:
             self._withdraw_locked(item)
         return items
+
+    def after_fork(self) -> None:
+        """In a fork of the process: the pool is the parent's, if there is one. Locks may be held by threads of its."""
+        if self.started or not self.start_lock.acquire(blocking=False):
+            self.is_fork = True
+        self.start_lock = threading.RLock()
+        self.pool.after_fork()
+        self.lock, self.holds_lock = self.pool.lock, self.pool.holds_lock
 
     def io_thread(self) -> threading.Thread | None:
         """Return the pool's thread, or None before the start."""
@@ -727,9 +751,12 @@ def _leave_as_interrupted() -> None:
         return
 
 
+_made: weakref.WeakSet[Core] = weakref.WeakSet()  # all that there are
+
+
 def _after_fork() -> None:
-    for core in _live:
-        core.is_fork = True
+    for core in list(_made):
+        core.after_fork()
     _live.clear()
 
 

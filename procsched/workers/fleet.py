@@ -286,11 +286,14 @@ class Fleet(Alarm):
             return
         self._hear_last(worker)
         was = worker.state
-        call = self._detach(worker, stuck=len(stuck))
-        self._note_module(call)
         ending = worker.held
-        if call is not None and ending is None and self._was_spared(worker, call):
-            call = None
+        self._note_module(worker.call)
+        with (
+            self.pool.lock
+        ):  # whoever ends all calls finds this one either with its worker or among those returned
+            call = self._detach(worker, stuck=len(stuck))
+            if call is not None and ending is None and self._was_spared(worker, call):
+                call = None
         if call is not None and ending is None:
             outcome, error = verdicts.decide_death(call.verdict, status, at, worker.hard_at, call.timeout)
             ending = Ending(outcome, error, pid=worker.pid)
@@ -400,8 +403,11 @@ class Fleet(Alarm):
         ended = []
         for worker in list(self.workers.values()):
             self._hear_last(worker)
-            call = self._detach(worker)
-            if call is not None and (worker.held is not None or not self._was_spared(worker, call)):
+            with self.pool.lock:  # as in `on_gone`
+                call = self._detach(worker)
+                if call is not None and worker.held is None and self._was_spared(worker, call):
+                    call = None
+            if call is not None:
                 outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
                 ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
             self._remove(worker)

@@ -49,14 +49,17 @@ class Loop:
     A callback that raises is logged and reported to `on_error`; the loop goes on.
     """
 
-    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, name: str, on_error: Callable[[BaseException], None], lock: threading.RLock | None = None
+    ) -> None:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.alarms: set[Alarm] = set()
         self._on_error = on_error
         self._calls: deque[Callable[[], object]] = deque()  # appends and pops are atomic
-        # Guards `_armed` and the timer's setting together; held for one system call, nothing else is taken in it.
-        self._timer_lock = threading.Lock()
-        self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by _timer_lock
+        # Guards `_armed` and the timer's setting together. It is the pool's, which holds it where it hurries us: one
+        # lock for both, so that a finalizer can tell whether it runs in the midst of either.
+        self.lock = threading.RLock() if lock is None else lock
+        self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by lock
         self._over = False
         self._pause = 0.0
         self._callbacks: dict[int, Callable[[int], None]] = {}
@@ -104,7 +107,7 @@ class Loop:
 
     def hurry(self, at: float) -> None:
         """See to it that alarms are looked at by steady time `at`. From any thread."""
-        with self._timer_lock:
+        with self.lock:
             if at >= self._armed:
                 return
             self._armed = at
@@ -115,7 +118,7 @@ class Loop:
 
     def rearm(self) -> None:
         """Arm the timer anew: who was to arm it may not have come so far. On the loop's thread only."""
-        with self._timer_lock:
+        with self.lock:
             self._armed = _NEVER
         self.hurry(min((alarm.alarm for alarm in self.alarms), default=_NEVER))
 
@@ -197,7 +200,9 @@ class Loop:
         """Disarm the timer when nothing is to come any more; return how long to poll where there is no timer."""
         if self._timer_fd >= 0 and self._armed == _NEVER:
             return -1.0  # who sets an alarm arms it
-        with self._timer_lock:
+        if self._timer_fd >= 0 and min((alarm.alarm for alarm in self.alarms), default=_NEVER) < _NEVER:
+            return -1.0
+        with self.lock:
             # Read with the lock held: who sets an alarm does so before `hurry` takes it.
             earliest = min((alarm.alarm for alarm in self.alarms), default=_NEVER)
             if self._timer_fd < 0:
@@ -218,7 +223,7 @@ class Loop:
 
     def _on_timer(self, _events: int) -> None:
         if _timerfd.timerfd_read(self._timer_fd):
-            with self._timer_lock:
+            with self.lock:
                 self._armed = _NEVER
             self._ring()
 

@@ -145,7 +145,7 @@ class ProcessPool(Dispatcher):
         self.real_clock = isinstance(clock, SystemClock)
         self.awake = getattr(clock, "awake", clock.monotonic)
         self._pid = os.getpid()
-        self.loop = Loop("procsched-io", self._on_loop_error)
+        self.loop = Loop("procsched-io", self._on_loop_error, self.lock)
         try:
             self.fleet = Fleet(self)
             try:
@@ -222,6 +222,11 @@ class ProcessPool(Dispatcher):
         if threading.current_thread() is not self.loop.thread:
             self._closed.wait(max(0.0, timeout) + 1.0)
             self.loop.thread.join(1.0)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: another thread may have held the lock, and there is none any more to let it go."""
+        self.lock = threading.RLock()
+        self.holds_lock = self.lock._is_owned  # type: ignore[attr-defined]
 
     # -- the I/O thread ------------------------------------------------------------------------------------
 

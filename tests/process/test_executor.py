@@ -715,6 +715,97 @@ def test_a_fork_of_the_parent_is_refused_and_harms_nothing(bench: Bench) -> None
     bench.assert_usable()
 
 
+@pytest.mark.parametrize("where", ["start", "lock"])
+def test_a_fork_in_the_midst_of_another_thread_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A lock that another thread held at the fork, and that nobody lets go there, keeps nobody waiting."""
+    held, let_go = threading.Event(), threading.Event()
+    if where == "start":
+        started = bench.core.pool.start
+
+        def hold(*args: Any) -> None:
+            held.set()
+            let_go.wait(support.TIMEOUT)
+            started(*args)
+
+        monkeypatch.setattr(bench.core.pool, "start", hold)
+        thread = threading.Thread(target=bench.submit, args=(faults.add, 1, 1))
+    else:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+
+        def hold_lock() -> None:
+            with bench.core.pool.lock:
+                held.set()
+                let_go.wait(support.TIMEOUT)
+
+        thread = threading.Thread(target=hold_lock)
+    thread.start()
+    assert held.wait(support.TIMEOUT)
+    path = bench.path()
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                bench.executor.submit(faults.add, 1, 1)
+            except SchedulerStateError as error:
+                support.tell(path, error)
+            bench.core.pool.stats()
+            bench.executor.kill_workers()
+            bench.executor.shutdown()
+            support.tell(path, "not held up")
+        finally:
+            os._exit(0)
+    try:
+        gone = support.process_gone(child)
+    finally:
+        let_go.set()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        thread.join(support.TIMEOUT)
+    assert gone
+    refused, ended = Path(path).read_text().splitlines()
+    assert f"belongs to process {os.getpid()}" in refused
+    assert ended == "not held up"
+    bench.assert_usable()
+
+
+def test_a_shutdown_waits_for_the_start_that_it_comes_upon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first call starts the pool, a shutdown that waits returns when that has ended again."""
+    started = bench.core.pool.start
+
+    def start(*args: Any) -> None:
+        support.eventually(lambda: bench.core.refused)  # the shutdown has begun
+        started(*args)
+
+    monkeypatch.setattr(bench.core.pool, "start", start)
+    refused: list[SchedulerStateError] = []
+
+    def submit() -> None:
+        try:
+            bench.submit(faults.add, 1, 1)
+        except SchedulerStateError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    support.eventually(lambda: not _is_free(bench.core.start_lock))
+    bench.executor.shutdown()
+    assert not bench.core.pool.loop.thread.is_alive()
+    assert not support.children()
+    thread.join(support.TIMEOUT)
+    assert refused
+
+
+def _is_free(lock: Any) -> bool:
+    if not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True
+
+
 def test_shutdown_does_not_wait_for_a_fork(bench: Bench) -> None:
     """A fork of the parent that lives on holds up neither shutdown nor the end of the helper."""
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
