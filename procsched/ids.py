@@ -28,7 +28,8 @@ class SequentialIdGenerator:
         if not isinstance(given, str) or not given:
             raise ValidationError(f"prefix must be a text that is not empty, not {prefix!r}")
         self._prefix = prefix
-        self._lock = threading.Lock()  # guards `_last`; nothing else happens while it is held
+        # Guards `_last`; nothing else happens while it is held. Reentrant for signal handlers that interrupt a holder.
+        self._lock = threading.RLock()
         self._last = 0  # guarded by _lock
 
     def next_id(self) -> str:

@@ -85,7 +85,9 @@ class EventDelivery:
         self._on_problem = on_problem
         # `_lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.
-        self._lock = threading.Lock()
+        # Reentrant only so that a signal handler can tell that it interrupted a holder.
+        self._lock = threading.RLock()
+        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._handled = threading.Condition(self._lock)  # wait_idle and close wait here
         self._waiting = 0  # how many do; guarded by _lock
         self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by _lock

@@ -23,14 +23,16 @@ from procsched._core.entries import (
     NOWHERE,
     PAUSED,
     READY,
+    RESUME,
     RETRYING,
+    REVIVE,
     SCHEDULED,
     STEADY,
     WALL,
     Entry,
     Question,
 )
-from procsched._core.models import OverrunPolicy, ScheduledTask
+from procsched._core.models import Outcome, OverrunPolicy, ScheduledTask
 from procsched._core.queues import ROUNDING
 from procsched._core.requests import Requests
 from procsched._core.transitions import TaskChange
@@ -196,6 +198,46 @@ class Engine(Requests):
         self.running[handle.task.id] = entry
         self.counters["started"] += 1
         self.move(entry, TaskChange.START, wall)
+
+    # --- what a signal handler has torn ----------------------------------------------------------------
+
+    def mend(self, wall: float) -> None:
+        """Make every entry whole again, and the books from them. Linear in the number of tasks.
+
+        For what was interrupted in adding, requests, lending and taking back; it is then carried out or undone.
+        """
+        ready, lent = self.ready.mend()
+        places = (
+            (LENT, lent),
+            (READY, ready),
+            (STEADY, self.due.steady.mend()),
+            (WALL, self.due.wall.mend()),
+        )
+        # Who asked these was interrupted, or finds that the answer comes too late and asks again.
+        self.open_questions -= {each for each in self.open_questions if each.why in (RESUME, REVIVE)}
+        asked = {question.entry for question in self.open_questions}
+        for name, entry in tuple(self.entries.items()):
+            waits = entry.status in (SCHEDULED, RETRYING)
+            entry.queued = next((place for place, entries in places if entry in entries), NOWHERE)
+            if entry.queued != NOWHERE and not (waits and entry.live is None):
+                self.withdraw(entry)
+            if entry.live is not None:
+                self.running[name] = entry
+                if waits:
+                    self.move(entry, TaskChange.START, wall)
+            elif entry.status.is_terminal:
+                if name not in self.finished:
+                    self.wake_waiters(entry, None, "it was cancelled")
+                    self.release_key(entry)
+                    self.retire(entry)
+            elif waits and entry.queued == NOWHERE and entry not in asked:
+                if entry.status is RETRYING and entry.ended is not None and entry.ended.retry_at is not None:
+                    self.enqueue(entry, True, entry.ended.retry_at)
+                else:
+                    self.enqueue(entry, entry.steady, entry.slot)
+        ended = sum(self.counters[outcome.value] for outcome in Outcome)
+        self.counters["started"] = ended + len(self.running)
+        self.sooner = True  # the timer may not have been told
 
     # --- waiting and shutdown --------------------------------------------------------------------------
 

@@ -17,23 +17,32 @@ class Outbox:
 
     Attributes:
         published: events offered so far, which is the number of the newest.
-        size: events queued.
         lost: events given up.
     Thread safety: none of its own.
     """
 
-    __slots__ = ("_limit", "_queues", "lost", "published", "size")
+    __slots__ = ("_limit", "_newest", "_queues", "lost", "published")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # One queue for each rank. Invariant: numbers grow within each; `size` is the sum of the lengths.
+        # One queue for each rank. Invariant: numbers grow within each.
         self._queues: tuple[deque[tuple[int, TaskEvent]], ...] = (deque(), deque(), deque())
         self.published = 0
-        self.size = 0
         self.lost = 0
+        self._newest: TaskEvent | None = None
+
+    @property
+    def size(self) -> int:
+        """Events queued."""
+        return sum(map(len, self._queues))
 
     def push(self, event: TaskEvent) -> None:
-        """Queue `event`. When full, lose the oldest of what matters least, which may be `event` itself."""
+        """Queue `event`. When full, lose the oldest of what matters least, which may be `event` itself.
+
+        One that comes again, because a signal handler raised while it was told, is queued once.
+        """
+        if event is self._newest:
+            return
         self.published += 1
         rank = RECORD if event.record is not None else PROGRESS if event.kind == "progress" else CHANGE
         if self.size >= self._limit:
@@ -42,16 +51,16 @@ class Outbox:
             if victims is None:
                 return
             victims.popleft()
-            self.size -= 1
-        self._queues[rank].append((self.published, event))
-        self.size += 1
+        queue, item = self._queues[rank], (self.published, event)
+        # No handler comes between these two: nothing is called before the event is there.
+        self._newest = event
+        queue.append(item)
 
     def pop(self) -> tuple[int, TaskEvent] | None:
         """Take the oldest event, with its number; None when there is none."""
         queue = self._oldest_queue()
         if queue is None:
             return None
-        self.size -= 1
         return queue.popleft()
 
     def oldest(self) -> int | None:
@@ -71,13 +80,12 @@ class Outbox:
         dropped = self.size
         for queue in self._queues:
             queue.clear()
-        self.size = 0
         self.lost += dropped
         return dropped
 
     def check(self) -> None:
         """Raise AssertionError unless the invariant holds."""
-        assert self.size == sum(map(len, self._queues)) <= self._limit
+        assert self.size <= self._limit
         for queue in self._queues:
             numbers = [number for number, _ in queue]
             assert numbers == sorted(set(numbers))

@@ -69,6 +69,12 @@ class _Heap:
             heapify(self.items)
             self.tombstones = 0
 
+    def mend(self) -> set[Any]:
+        """Count the stale anew; return the entries of the others."""
+        live = {item[4] for item in self.items if item[3] == item[4].generation}
+        self.tombstones = sum(item[3] != item[4].generation for item in self.items)
+        return live
+
     def check(self) -> None:
         """Assert the invariants."""
         stale = sum(item[3] != item[4].generation for item in self.items)
@@ -200,8 +206,12 @@ class ReadyOrder:
         heappush(self._heap.items, self._lent.pop(entry))
 
     def begin(self, entry: Queued) -> None:
-        """Let an entry that was lent leave."""
-        del self._lent[entry]
+        """Let an entry that was lent leave, if it has not left."""
+        self._lent.pop(entry, None)
+
+    def mend(self) -> tuple[set[Any], set[Any]]:
+        """Count the stale anew; return the entries that wait, and those that are lent."""
+        return self._heap.mend(), set(self._lent)
 
     @property
     def lent(self) -> int:

@@ -316,8 +316,9 @@ class Scheduler(Control):
             return handle
 
         if key is None:
+            self.refuse_handler()
             with self._lock:
-                handle = add(None)
+                handle = self._whole_locked(add, None)
         else:
             handle = self.recalled(lambda: engine.keys.get(key), add)
         if self._threadless and self._state == RUNNING:

@@ -53,6 +53,7 @@ class Control(ClosingDriver):
     def kill(self, task: ScheduledTask | str) -> bool:
         """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
         self._require_open()
+        self.refuse_handler()
         with self._lock:
             self._require_open()
             found = self.engine.killable(self._entry_locked(task), KILL)
@@ -96,17 +97,21 @@ class Control(ClosingDriver):
     def _request(self, task: ScheduledTask | str, what: str) -> bool:
         """Resume or revive: a slow schedule is asked in the calling thread, with no lock held."""
         self._require_open()
+        self.refuse_handler()
+
+        def ask() -> bool | Question:
+            moment = self._moment_locked()
+            answer = (
+                self.engine.resume(entry, *moment) if what == "resume" else self.engine.revive(entry, *moment)
+            )
+            self._hand_over_locked()
+            return answer
+
         while True:
             with self._lock:
                 self._require_open()
                 entry = self._entry_locked(task)
-                moment = self._moment_locked()
-                answer = (
-                    self.engine.resume(entry, *moment)
-                    if what == "resume"
-                    else self.engine.revive(entry, *moment)
-                )
-                self._hand_over_locked()
+                answer = self._whole_locked(ask)
             if isinstance(answer, bool):
                 break
             if what == "revive":
@@ -197,6 +202,7 @@ class Control(ClosingDriver):
             SchedulerStateError: a shutdown returned the task, or the caller is a listener.
         """
         self.refuse_fork()
+        self.refuse_handler()
         seconds = None if timeout is None else finite_seconds("timeout", timeout)
         with self._lock:
             entry = self._entry_locked(task)
@@ -227,6 +233,7 @@ class Control(ClosingDriver):
             SchedulerStateError: the caller is a listener, or an action in this process.
         """
         self.refuse_fork()
+        self.refuse_handler()
         self.refuse_here("wait_idle")
         return self.wait_until_idle(None if timeout is None else finite_seconds("timeout", timeout))
 

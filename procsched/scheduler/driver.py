@@ -27,7 +27,7 @@ from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
 from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock
-from procsched.errors import ValidationError
+from procsched.errors import ProcschedError, SchedulerStateError, ValidationError
 from procsched.listeners import EventDelivery
 from procsched.scheduler.attempts import Attempt, causes_of
 from procsched.scheduler.gate import Gate
@@ -37,7 +37,7 @@ from procsched.workers.base import AHEAD_BYTES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from procsched._core.entries import Entry, Question
     from procsched._core.models import ExecutionRecord
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call, Ending
 
     E = TypeVar("E", bound=Entry | None)
+    P = ParamSpec("P")
     R = TypeVar("R")
 
 BATCH = 1000  # entries promoted at a time: about a millisecond under the lock
@@ -91,9 +92,11 @@ class Driver:
             listeners = tuple(listeners)
         self.delivery = EventDelivery(listeners, event_limit, self._note)
         self.writer = None if store is None else writer_for(store, self._on_store_problem)
+        self._holds_writer: Callable[[], bool] = getattr(self.writer, "holds_lock", _never)
         self.result_limit = result_limit
         self._real = isinstance(self.clock, SystemClock)
         self._inline = bool(getattr(pool, "inline", False))
+        self._holds_pool: Callable[[], bool] = getattr(pool, "holds_lock", _never)
         # Nobody waits on the clock: what is due runs in the thread that moves it.
         self._threadless = self._inline and not self._real
         # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts
@@ -173,10 +176,11 @@ class Driver:
     def _hand_over_locked(self) -> None:
         """Carry out what the engine has decided, as far as that may happen under the lock."""
         engine = self.engine
-        if engine.events:
-            for event in engine.events:
-                self.delivery.publish(event)
-            engine.events.clear()
+        events = engine.events
+        while events:
+            # In this order: where a signal handler raises in between, it is published again, which changes nothing.
+            self.delivery.publish(events[0])
+            del events[0]
         if engine.writes or engine.forgotten:
             assert self.writer is not None
             for snapshot, record in engine.writes:
@@ -289,7 +293,9 @@ class Driver:
         return call.over or not (call.entry.queued == LENT or call.entry.live is call)
 
     def mend(self) -> None:
-        """Hear that a signal handler has torn something of the pool's. Called with the pool's lock held."""
+        """Put in order what a signal handler has torn. Called with the pool's lock held."""
+        with self._lock:
+            self._mend_locked()
 
     def attempt_begun(self, attempt: Attempt, ago: float) -> None:
         """Hear that a call that was given out ahead began so many seconds ago. Called with the pool's lock held."""
@@ -308,17 +314,52 @@ class Driver:
             find: returns the entry. This and the next are called with the lock held.
             act: called with the entry.
         """
+        self.refuse_handler()
         with self._lock:
             entry = find()
             if entry is None or entry.queued != LENT:
-                return act(entry)
+                return self._whole_locked(act, entry)
 
         def again() -> R:
             with self._lock:
-                return act(find())
+                return self._whole_locked(act, find())
 
         answer: R = self.pool.recalled(again)
         return answer
+
+    def _whole_locked(self, section: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `section`; where a signal handler raises in it, mend what that has torn."""
+        try:
+            return section(*args, **kwargs)
+        except ProcschedError:
+            raise  # a refusal, which has changed nothing
+        except BaseException:
+            try:
+                self._mend_locked()
+            except BaseException:  # another one
+                self._mend_locked()
+            raise
+
+    def _mend_locked(self) -> None:
+        self.engine.mend(self._last_wall)  # a clock of the user's may be what has raised
+        self._hand_over_locked()
+
+    def refuse_handler(self) -> None:
+        """Refuse what a signal handler asks in the midst of the very thing that it has interrupted.
+
+        Raises:
+            SchedulerStateError: naming the remedy.
+        """
+        if (
+            self._lock._is_owned()  # type: ignore[attr-defined]
+            or self._holds_pool()
+            or self.delivery.holds_lock()
+            or self._holds_writer()
+        ):
+            raise SchedulerStateError(
+                "this signal handler has interrupted the scheduler, which can do nothing else until the handler "
+                "returns: set a flag, or call it from a thread"
+            )
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:
         """Hear how an attempt ended; from a thread of the pool."""
@@ -424,7 +465,8 @@ class Driver:
         """Have what is ready taken, after a request made something ready."""
         if self._threadless or not len(self.engine.ready) or self._state != RUNNING:
             return
-        if self._inline:
+        # Not in the main thread: a signal handler that raises there would lose the attempt that was being handed out.
+        if self._inline or threading.current_thread() is threading.main_thread():
             with self._lock:
                 self._wake_timer_locked()
             return
@@ -440,6 +482,10 @@ class Driver:
 
 def _fields(task_id: str, name: str, attempt: int | None = None, pid: int | None = None) -> dict[str, Any]:
     return {"task_id": task_id, "task_name": name, "attempt": attempt, "pid": pid}
+
+
+def _never() -> bool:
+    return False
 
 
 def draw() -> float:

@@ -80,7 +80,9 @@ class StoreWriter:
         self._on_problem = on_problem
         # `_lock` guards the fields below. Callers may hold the scheduler's lock, so it is only ever held
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
-        self._lock = threading.Lock()
+        # Reentrant only so that a signal handler can tell that it interrupted a holder.
+        self._lock = threading.RLock()
+        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._work = threading.Condition(self._lock)  # the store thread waits here
         self._progress = threading.Condition(self._lock)  # flush and close wait here
         self._queue: deque[Change] = deque()  # guarded by _lock

@@ -51,7 +51,9 @@ class LocalPool:
     def __init__(self) -> None:
         # `_lock` guards the fields of the pool. The source's may be taken while it is held (`next_call`),
         # never the other way; no action, ending or wait happens under it.
-        self._lock = threading.Lock()
+        # Reentrant only so that a signal handler can tell that it interrupted a holder.
+        self._lock = threading.RLock()
+        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._source: CallSource | None = None
         self._clock: FullClock | None = None
         self._closing = False  # guarded by _lock

@@ -22,11 +22,21 @@ from typing import Any
 import pytest
 
 import procsched
-from procsched import Priority, ProcessExecutor, SchedulerStateError, TaskKilledError
+from procsched import (
+    EventLog,
+    Priority,
+    ProcessExecutor,
+    ScheduledTask,
+    Scheduler,
+    SchedulerStateError,
+    TaskKilledError,
+    ThreadPool,
+)
 from procsched.future import ProcessFuture
 from procsched.workers.sending import WorkerState
 from tests import faults, support
-from tests.pools import Bench, Parent
+from tests.pools import Bench, Parent, open_gate
+from tests.schedulers import Rig
 
 PACKAGE = str(Path(procsched.__file__).parent)
 LEFT_OUT = {
@@ -349,6 +359,75 @@ def test_a_handler_shuts_down(tmp_path: Path, how: str) -> None:
         if strike.left > 0:
             assert number > 10
             return
+
+
+REQUESTS: dict[str, Callable[[Scheduler, ScheduledTask], object]] = {
+    "schedule": lambda scheduler, _: scheduler.schedule_after(abs, 3600, args=(1,)),
+    "cancel": lambda scheduler, task: scheduler.cancel(task),
+    "pause": lambda scheduler, task: scheduler.pause(task),
+    "resume": lambda scheduler, task: scheduler.resume(task),
+    "stats": lambda scheduler, _: scheduler.stats(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REQUESTS)
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_handler_interrupts_a_scheduler(what: str, raises: bool) -> None:
+    """Wherever a handler strikes, and whether it raises or asks for something itself, the books stay in order."""
+    with Scheduler(pool=ThreadPool(1), listeners=[EventLog()]) as scheduler:
+
+        def ask() -> None:
+            with contextlib.suppress(SchedulerStateError):
+                scheduler.schedule_after(abs, 3600, args=(1,))
+
+        for number in itertools.count(1):
+            task = scheduler.schedule_after(abs, 3600, args=(1,))
+            if what == "resume":
+                scheduler.pause(task)
+            with (
+                Strike(number, interrupt if raises else ask) as strike,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                REQUESTS[what](scheduler, task)
+            with scheduler._lock:
+                scheduler.engine.check()
+            if strike.left > 0:
+                break
+            scheduler.cancel(task)
+        assert number > 10
+        assert scheduler.wait(scheduler.schedule_after(abs, 0, args=(-1,)), support.TIMEOUT).ok
+        assert scheduler.wait_idle(support.TIMEOUT)
+
+
+@pytest.mark.slow
+def test_a_handler_interrupts_a_scheduler_whose_calls_are_lent(tmp_path: Path) -> None:
+    """KeyboardInterrupt while a task is cancelled that was sent ahead: every other one runs once."""
+    with pytest.MonkeyPatch.context() as patch, Rig(tmp_path, 1) as rig:
+        patch.setattr("procsched.workers.sending.BRIEF", 3600.0)
+        patch.setattr("procsched.workers.dispatch.AHEAD_SECONDS", 3600.0)
+        told = str(tmp_path / "told")
+        for _ in range(10):
+            rig.at_once(faults.leave_line, told, "warm")
+        assert rig.scheduler.wait_idle(support.TIMEOUT)
+        expected = 10
+        for number in itertools.count(1, 2):
+            gate = str(tmp_path / f"gate-{number}")
+            os.mkfifo(gate)
+            rig.at_once(faults.leave_line, told, "held", gate)
+            support.wait_for_file(told, lines=expected + 1)
+            tasks = [rig.at_once(faults.leave_line, told, str(number)) for _ in range(3)]
+            with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
+                rig.scheduler.cancel(tasks[1])
+            open_gate(gate)
+            assert rig.scheduler.wait_idle(support.TIMEOUT), strike.where
+            with rig.scheduler._lock:
+                rig.scheduler.engine.check()
+            expected = len(Path(told).read_text().split())
+            assert [len(task.history) for task in (tasks[0], tasks[2])] == [1, 1], strike.where
+            if strike.left > 0:
+                assert number > 10
+                return
 
 
 STORM = """
