@@ -105,7 +105,7 @@ def _was_set(fd: int) -> bool:
     return False
 
 
-_watch_lock = threading.Lock()
+_watch_lock = threading.RLock()  # reentrant for a finalizer that ends a watch from the midst of this
 _current: _ClockWatch | None = None  # guarded by _watch_lock
 _fork_hooked = False  # guarded by _watch_lock
 
@@ -145,7 +145,7 @@ def watch_clock(callback: Callable[[], None]) -> Callable[[], None]:
                 watch.wake_locked()
                 if _current is watch:
                     _current = None
-        if last and watch.thread is not threading.current_thread():
+        if last and watch.thread is not threading.current_thread() and not _watch_lock._is_owned():  # type: ignore[attr-defined]
             watch.thread.join()
 
     return close
@@ -154,7 +154,7 @@ def watch_clock(callback: Callable[[], None]) -> Callable[[], None]:
 def _forget_after_fork() -> None:
     """Give up the watch in a forked child: it has the descriptors, and no thread."""
     global _current, _watch_lock
-    _watch_lock = threading.Lock()  # the parent's may have been held at that moment
+    _watch_lock = threading.RLock()  # the parent's may have been held at that moment
     watch, _current = _current, None
     if watch is not None:
         watch.release()

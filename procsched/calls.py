@@ -328,8 +328,8 @@ class Core:
         self.refuse_fork()
         if self.holds_lock():
             raise SchedulerStateError(
-                "this signal handler has interrupted the executor, which cannot go on while the handler waits for a "
-                "call: set a flag, or wait in a thread"
+                "this signal handler, or finalizer (__del__), has interrupted the executor, which cannot go on while "
+                "it waits for a call: set a flag, or wait in a thread"
             )
 
     def refuse_fork(self) -> None:

@@ -29,8 +29,9 @@ class EventLog:
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise ValidationError(f"limit must be a whole number of at least 1, not {given!r}")
-        # `_lock` guards the fields below; no user code runs while it is held.
-        self._lock = threading.Lock()
+        # `_lock` guards the fields below; no user code runs while it is held but what interrupts a holder: it is
+        # reentrant for that, a finalizer for one.
+        self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._kept: deque[TaskEvent] = deque(maxlen=limit)  # guarded by _lock
         self._heard = 0  # changes of what is kept; guarded by _lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 from procsched.errors import ValidationError
@@ -28,15 +29,15 @@ class SequentialIdGenerator:
         if not isinstance(given, str) or not given:
             raise ValidationError(f"prefix must be a text that is not empty, not {prefix!r}")
         self._prefix = prefix
-        # Guards `_last`; nothing else happens while it is held. Reentrant for signal handlers that interrupt a holder.
+        # One step of C gives a number, so that a signal handler or a finalizer in the midst of `next_id` gets another.
+        self._numbers = itertools.count(1)  # replaced with _lock, which is reentrant for the same callers
         self._lock = threading.RLock()
-        self._last = 0  # guarded by _lock
 
     def next_id(self) -> str:
         """Return an id that this generator has never given, nor been told of by `continue_after`."""
         with self._lock:
-            self._last += 1
-            return f"{self._prefix}-{self._last}"
+            number = next(self._numbers)
+        return f"{self._prefix}-{number}"
 
     def continue_after(self, ids: Iterable[str]) -> None:
         """Never give any of `ids` from now on: count on after the highest number among them.
@@ -50,7 +51,7 @@ class SequentialIdGenerator:
             if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
                 highest = max(highest, int(number))
         with self._lock:
-            self._last = max(self._last, highest)
+            self._numbers = itertools.count(max(next(self._numbers), highest + 1))
 
     def __repr__(self) -> str:
         return f"SequentialIdGenerator({self._prefix!r})"

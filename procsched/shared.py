@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 # Environment variables that programs change all the time and no job looks at: pytest's, for each test.
 _RESTLESS = ("PYTEST_CURRENT_TEST",)
 
-_lock = threading.Lock()  # guards what follows; nothing is called while it is held but the constructor
+# Guards what follows; nothing is called while it is held but the constructor. Reentrant for a finalizer that calls
+# `run` from the midst of that.
+_lock = threading.RLock()
 _executor: ProcessExecutor | None = None
 _owner = 0  # the process that made it: a fork makes its own
 _moment: tuple[str | None, dict[Any, Any]] = (None, {})  # where it was made
@@ -187,7 +189,7 @@ def shutdown_shared() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it
+    _lock = threading.RLock()  # another thread may have held it
 
 
 if hasattr(os, "register_at_fork"):

@@ -243,6 +243,7 @@ class Scheduler(Control):
             SchedulerStateError: the scheduler was shut down.
         """
         self._require_open()
+        self.refuse_handler()
         if unknown:
             options.refuse_unknown(unknown, options.TASK_OPTIONS, "schedule")
         if type(name) is not str or not name:
@@ -316,7 +317,6 @@ class Scheduler(Control):
             return handle
 
         if key is None:
-            self.refuse_handler()
             with self._lock:
                 handle = self._whole_locked(add, None)
         else:

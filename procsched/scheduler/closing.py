@@ -73,7 +73,7 @@ class ClosingDriver(WaitingDriver):
 
     def close(self, drain: bool, timeout: float | None) -> ShutdownReport:
         """Shut down, or take part in a shutdown that goes on. See the module."""
-        if self._lock._is_owned() or may_hold_lock():  # type: ignore[attr-defined]
+        if self.holds_lock() or may_hold_lock():
             return self._close_elsewhere(drain, timeout)
         if self.own_call() is not None or self.is_needed_here():
             return self._close_elsewhere(drain, timeout)

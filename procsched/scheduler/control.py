@@ -145,6 +145,7 @@ class Control(ClosingDriver):
     def wake(self) -> None:
         """Look at the clock again: for an injected one that cannot tell when it was moved."""
         self.refuse_fork()
+        self.refuse_handler()
         with self._lock:
             self._wake_timer_locked()
         self.clock_moved()
@@ -156,6 +157,7 @@ class Control(ClosingDriver):
             ValidationError: it has no `on_task_event(event)`.
         """
         self._require_open()
+        self.refuse_handler()
         self.delivery.add(listener)
         with self._lock:
             self.engine.wants_events = True
@@ -168,24 +170,28 @@ class Control(ClosingDriver):
         Raises:
             TaskNotFoundError: there is none, or it was finished and forgotten.
         """
+        self.refuse_handler()
         with self._lock:
             return self._entry_locked(id).handle
 
     def tasks(self) -> list[ScheduledTask]:
         """Return the handles of all tasks that are kept, in order of registration."""
         self.refuse_fork()
+        self.refuse_handler()
         with self._lock:
             return [entry.handle for entry in self.engine.entries.values()]
 
     def dead_letter(self) -> list[str]:
         """Return the ids of the tasks whose retries are exhausted, oldest first."""
         self.refuse_fork()
+        self.refuse_handler()
         with self._lock:
             return list(self.engine.dead)
 
     def pending(self) -> int:
         """Return how many entries wait for their time or for a worker, without tombstones."""
         self.refuse_fork()
+        self.refuse_handler()
         with self._lock:
             return self.engine.pending
 
@@ -240,6 +246,7 @@ class Control(ClosingDriver):
     def stats(self) -> Stats:
         """Return a snapshot: workers, counters, queues and problems."""
         self.refuse_fork()
+        self.refuse_handler()
         workers, counters = self.pool.stats()
         with self._lock:
             engine = self.engine

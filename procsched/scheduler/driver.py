@@ -344,21 +344,28 @@ class Driver:
         self.engine.mend(self._last_wall)  # a clock of the user's may be what has raised
         self._hand_over_locked()
 
-    def refuse_handler(self) -> None:
-        """Refuse what a signal handler asks in the midst of the very thing that it has interrupted.
+    def holds_lock(self) -> bool:
+        """Return whether the calling thread holds a lock of ours: who calls has then interrupted us.
 
-        Raises:
-            SchedulerStateError: naming the remedy.
+        A signal handler comes anywhere in the main thread, a finalizer wherever the garbage collector runs.
         """
-        if (
+        return (
             self._lock._is_owned()  # type: ignore[attr-defined]
             or self._holds_pool()
             or self.delivery.holds_lock()
             or self._holds_writer()
-        ):
+        )
+
+    def refuse_handler(self) -> None:
+        """Refuse what a signal handler or a finalizer asks in the midst of the very thing that it has interrupted.
+
+        Raises:
+            SchedulerStateError: naming the remedy.
+        """
+        if self.holds_lock():
             raise SchedulerStateError(
-                "this signal handler has interrupted the scheduler, which can do nothing else until the handler "
-                "returns: set a flag, or call it from a thread"
+                "this signal handler, or finalizer (__del__), has interrupted the scheduler, which can do nothing "
+                "else until it returns: set a flag, or call it from a thread"
             )
 
     def attempt_ended(self, attempt: Attempt, ending: Ending) -> None:

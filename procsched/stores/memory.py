@@ -18,7 +18,8 @@ class InMemoryTaskStore:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards `_tasks`; nothing else happens while it is held
+        # Guards `_tasks`; nothing else happens while it is held. Reentrant for a finalizer that interrupts a holder.
+        self._lock = threading.RLock()
         self._tasks: dict[str, ScheduledTask] = {}  # in order of registration; guarded by _lock
 
     def save(self, task: ScheduledTask) -> None:

@@ -60,7 +60,7 @@ class FakeClock:
     def __init__(self, start: float | datetime = 0.0) -> None:
         # `_lock` guards the times, the waiters and the watchers. A waiter takes it with its own condition
         # held, so whoever holds it must never take a condition, nor call user code.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant for a finalizer that interrupts a holder
         self._parked_changed = threading.Condition(self._lock)
         self._start = unix_seconds("start", start)  # guarded by _lock
         self._steady = _Elapsed()  # guarded by _lock
