@@ -326,7 +326,7 @@ class Core:
             SchedulerStateError: naming the remedy.
         """
         self.refuse_fork()
-        if self.holds_lock():
+        if self.holds_lock() or self.pool.reading._is_owned():  # type: ignore[attr-defined]
             raise SchedulerStateError(
                 "this signal handler, or finalizer (__del__), has interrupted the executor, which cannot go on while "
                 "it waits for a call: set a flag, or wait in a thread"
@@ -409,13 +409,25 @@ class Core:
     def pool_problem(self, text: str) -> None:
         """The pool logs its problems itself; those who wait hear of them by their futures."""
 
+    def spin(self, future: ProcessFuture[Any], most: float) -> None:
+        """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
+        item: _Item | None = future._item
+        if not self.pool.spin or item is None:
+            return
+        worker = item.worker
+        if worker is not None and worker.call is item and not worker.ahead:
+            worker.spin(item, min(most, self.pool.spin))
+
     def on_ended(self, item: _Item, ending: Ending) -> None:
-        """An attempt has ended: settle its future, or try again."""
+        """An attempt has ended: settle its future, or try again. Told twice, it is the same as told once."""
         future = item.future
+        if item.state is OVER and future.done():
+            return
         seconds = ending.seconds
         if seconds is None:
             seconds = time.monotonic() - item.began if item.began else 0.0
-        future._attempts += ((item.attempt, time.time() - seconds, seconds, ending),)
+        if not future._attempts or future._attempts[-1][3] is not ending:
+            future._attempts += ((item.attempt, time.time() - seconds, seconds, ending),)
         if ending.outcome is not _SUCCEEDED:
             with self.lock:
                 wait = self._again_locked(item, ending)

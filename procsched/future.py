@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import CancelledError, Future
 
@@ -195,6 +196,8 @@ class ProcessFuture(Future["R"]):
             self._owner.refuse_wait()  # where nobody would ever end it
         if timeout is not None and not isinstance(timeout, (int, float)):
             timeout = finite_seconds("timeout", timeout)
+        if self._item is not None:
+            self._owner.spin(self, math.inf if timeout is None else timeout)
         super().exception(timeout)
 
     def _load(self) -> None:

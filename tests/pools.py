@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +106,22 @@ class Bench:
         path = self.path("gate")
         os.mkfifo(path)
         return path
+
+    @contextlib.contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Keep the pool's I/O thread from hearing anything."""
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            inside.set()
+            go_on.wait(support.TIMEOUT)
+
+        self.core.pool.loop.call_soon(hold)
+        assert inside.wait(support.TIMEOUT)
+        try:
+            yield
+        finally:
+            go_on.set()
 
     @contextlib.contextmanager
     def innocent(self) -> Iterator[ProcessFuture]:

@@ -242,85 +242,115 @@ class ProcessPool(Dispatcher):
             WireError: one of the answers is none. Those before it count.
         """
         ended: list[tuple[Call, Ending]] = []
-        ending: Ending | None
-        broken: wire.WireError | None = None
-        problem: BaseException | None = None
-        over = worn = False
-        now = time.monotonic()
         with self.lock:
-            ahead, pid = worker.ahead, worker.pid
-            running = worker.state in RUNNING_STATES
-            silent = worker.has_been_silent() and not self.options.capture_output
-            for frame in frames:
-                call = worker.call
-                kind, flags, number, end, began, _third, meta, payload = frame
-                if call is None or number != call.number or not running:
-                    self.counters["late_results"] += 1
-                    continue
-                worker.runs += 1
-                seconds, timeout = end - began, call.timeout
-                if (
-                    kind == wire.DONE
-                    and not flags
-                    and not meta
-                    and silent
-                    and call.verdict is None
-                    and not call.capture_output
-                    and (timeout is None or (call.sent_ahead and seconds <= timeout))
-                ):
-                    # As in `_take_answer_locked`, which is for all that is not as plain as this: most are.
-                    if call.pace is not None:
-                        call.pace.note(seconds)
-                    ending = Ending(
-                        _SUCCEEDED, None, Sealed(payload), seconds if call.sent_ahead else None, pid
-                    )
-                else:
-                    try:
-                        ending = self._take_answer_locked(worker, call, frame)
-                    except wire.WireError as error:
-                        broken = error
-                        break
-                    if ending is None:
-                        over = True
-                        break  # nothing comes behind it
-                call.worker = None
-                if not call.told:
-                    call.told = True
-                    call.begun(now - began)
-                ended.append((call, ending))
-                worker.call = ahead.popleft() if ahead else None
-            if ended and not over:
-                worn = worker.retiring or (self._wears and self._is_worn(worker))
-                if worn:
-                    worker.retiring = True
-                    worker.recall_locked()
-                worn = worker.go_on_locked(frames[-1].first) and worn
-                if worker.call is not None and worker.call.verdict is not None:
-                    self.carry_out_kill(worker, worker.call)  # decided before we knew that it had begun
-                if worn:
-                    worker.leave_locked()
-                    self.counters["recycled"] += 1
-                self._take_late_locked()
-                try:
-                    self.pump_locked()  # first, so that the worker runs while these calls are booked
-                except BaseException as error:
-                    self.mend_locked()
-                    problem = error
-                if len(frames) < GATHERED and len(worker.ahead) > AHEAD_LEAST:
-                    self.loop.pause(GATHER)
+            over, worn, problem = self._book_locked(worker, frames, ended)
         if over:
             worker.kill()  # it is not used again, and there is nothing left to ask it
         elif worn:
             self.fleet.ensure()
         for call, ending in ended:
-            try:
-                call.ended(ending)
-            except BaseException as error:  # the others have ended all the same
-                self.loop.note(error)
+            self.end(call, ending)
+        if isinstance(problem, wire.WireError):
+            raise problem
         if problem is not None:
             self._pump_later(problem)
-        if broken is not None:
-            raise broken
+
+    def hear(self, worker: Worker, frames: list[wire.Frame]) -> None:
+        """Book plain results in the thread that waits for one. A signal handler may raise in it, at any moment."""
+        ended: list[tuple[Call, Ending]] = []
+        try:
+            over, worn, problem = self.whole(self._book_locked, worker, frames, ended)
+            for call, ending in ended:
+                call.ended(ending)
+        except BaseException:
+            self.loop.call_soon(functools.partial(self._end_all, ended))  # whom it was told does not mind
+            raise
+        if over or worn:
+            self.loop.call_soon(worker.kill if over else self.fleet.ensure)
+        if isinstance(problem, Exception):
+            self.loop.call_soon(functools.partial(self._pump_later, problem))
+        elif problem is not None:
+            raise problem
+
+    def _end_all(self, ended: list[tuple[Call, Ending]]) -> None:
+        for call, ending in ended:
+            self.end(call, ending)
+
+    def _book_locked(
+        self, worker: Worker, frames: list[wire.Frame], ended: list[tuple[Call, Ending]]
+    ) -> tuple[bool, bool, BaseException | None]:
+        """Take answers, and let the worker go on.
+
+        Args:
+            ended: where the calls that have ended are to be put, with their endings.
+        Returns:
+            Whether the worker has to be killed, whether it is worn out, and what was raised by an answer that is none
+            (WireError; those before it count) or by the source of calls.
+        """
+        ending: Ending | None
+        problem: BaseException | None = None
+        over = worn = False
+        now = time.monotonic()
+        self.touched = worker
+        ahead, pid = worker.ahead, worker.pid
+        running = worker.state in RUNNING_STATES
+        silent = worker.has_been_silent() and not self.options.capture_output
+        for frame in frames:
+            call = worker.call
+            kind, flags, number, end, began, _third, meta, payload = frame
+            if call is None or number != call.number or not running:
+                self.counters["late_results"] += 1
+                continue
+            worker.runs += 1
+            seconds, timeout = end - began, call.timeout
+            if (
+                kind == wire.DONE
+                and not flags
+                and not meta
+                and silent
+                and call.verdict is None
+                and not call.capture_output
+                and (timeout is None or (call.sent_ahead and seconds <= timeout))
+            ):
+                # As in `_take_answer_locked`, which is for all that is not as plain as this: most are.
+                if call.pace is not None:
+                    call.pace.note(seconds)
+                ending = Ending(_SUCCEEDED, None, Sealed(payload), seconds if call.sent_ahead else None, pid)
+            else:
+                try:
+                    ending = self._take_answer_locked(worker, call, frame)
+                except wire.WireError as error:
+                    problem = error
+                    break
+                if ending is None:
+                    over = True
+                    break  # nothing comes behind it
+            if not call.told:
+                call.told = True
+                call.begun(now - began)
+            ended.append((call, ending))  # first: see `hear`
+            call.worker = None
+            worker.call = ahead.popleft() if ahead else None
+        if ended and not over:
+            worn = worker.retiring or (self._wears and self._is_worn(worker))
+            if worn:
+                worker.retiring = True
+                worker.recall_locked()
+            worn = worker.go_on_locked(frames[-1].first) and worn
+            if worker.call is not None and worker.call.verdict is not None:
+                self.carry_out_kill(worker, worker.call)  # decided before we knew that it had begun
+            if worn:
+                worker.leave_locked()
+                self.counters["recycled"] += 1
+            self._take_late_locked()
+            try:
+                self.pump_locked()  # first, so that the worker runs while these calls are booked
+            except BaseException as error:
+                self.mend_locked()
+                problem = problem or error
+            if len(frames) < GATHERED and len(worker.ahead) > AHEAD_LEAST:
+                self.loop.pause(GATHER)
+        return over, worn, problem
 
     def end(self, call: Call, ending: Ending) -> None:
         """Tell the owner of a call how it has ended. What that raises keeps nobody from going on."""

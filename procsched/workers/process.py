@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import time
 
 from procsched import _system
@@ -40,7 +41,6 @@ from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any
 
     from procsched.workers.base import Call, Ending
@@ -60,6 +60,7 @@ NUDGE_WAIT = (
     0.25  # seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported
 )
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
+SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
 
 
@@ -128,6 +129,42 @@ class Worker(Sender):
 
     def read(self, limit: int = READS_PER_EVENT) -> None:
         """Read what is there and handle the frames that are whole."""
+        with self.pool.reading:
+            self._read(limit)
+
+    def spin(self, call: Call, seconds: float) -> None:
+        """Look for so many seconds whether the result of `call` has come, and book it when it has. From any thread.
+
+        Nobody else runs in this process meanwhile. What has come is only looked at until it is booked, so that nothing
+        is lost where a signal handler raises in between: an answer that is found again is known by its number. Anything
+        that is not one plain result is left to the I/O thread, which has been woken for it as well.
+        """
+        from procsched.workers import holding
+
+        end = time.monotonic() + seconds
+        try:
+            while self.page[ANSWERED] < call.number:
+                if time.monotonic() >= end:
+                    return
+        except ValueError:  # the worker is gone
+            return
+        with self.pool.reading:
+            if self.call is not call or self.decoder.in_frame:
+                return
+            fd = self.sock.fileno()
+            try:
+                data = holding.receive(fd, SPUN, socket.MSG_PEEK)
+                frames = wire.Decoder().feed(data)
+                if len(frames) != 1 or frames[0].kind != wire.DONE or frames[0].number != call.number:
+                    return
+                size = wire.HEADER.size + len(frames[0].meta) + len(frames[0].payload)
+                if size == len(data) and not frames[0].flags:
+                    self.pool.hear(self, frames)
+                    holding.receive(fd, size)
+            except OSError:  # it is gone already, or somebody else has read it
+                return
+
+    def _read(self, limit: int) -> None:
         try:
             for _ in range(limit):
                 target = self.decoder.target

@@ -7,6 +7,7 @@ All of this is done by whoever holds the pool's lock, and writes without blockin
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import pickle
@@ -81,6 +82,7 @@ class Sender(Alarm):
         "runs",
         "sealed",
         "seen_path",
+        "send",
         "sock",
         "soft_at",
         "state",
@@ -103,6 +105,11 @@ class Sender(Alarm):
         self.pool = pool
         self.number = number
         self.sock = sock
+        self.send = sock.send
+        if pool.spin:
+            from procsched.workers import holding
+
+            self.send = functools.partial(holding.send, sock.fileno())
         self.tokens = tokens
         self.parcels = parcels  # what goes beside the frames: the descriptors of parcels
         self.page_index = page_index
@@ -371,7 +378,7 @@ class Sender(Alarm):
     def flush_locked(self) -> None:
         """Write what the socket takes, and ask to be told when it takes more. Never blocks."""
         out = self.out
-        send = self.sock.send
+        send = self.send
         try:
             while out:
                 view = out[0]

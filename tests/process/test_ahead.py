@@ -12,7 +12,6 @@ import math
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -134,23 +133,6 @@ def results(futures: list[ProcessFuture]) -> list[Any]:
     return found
 
 
-@contextlib.contextmanager
-def deaf(bench: Bench) -> Iterator[None]:
-    """Keep the pool's I/O thread from hearing anything."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        go_on.wait(support.TIMEOUT)
-
-    bench.core.pool.loop.call_soon(hold)
-    assert inside.wait(support.TIMEOUT)
-    try:
-        yield
-    finally:
-        go_on.set()
-
-
 def has_ahead(worker: Worker) -> bool:
     with worker.pool.lock:
         return bool(worker.ahead)
@@ -174,7 +156,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     monkeypatch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
     monkeypatch.setattr(dispatch, "AHEAD_SECONDS", 3600.0)
     (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
-    with deaf(bench):
+    with bench.deaf():
         os.kill(pid, signal.SIGSTOP)
         support.eventually(lambda: is_stopped(pid), what="the worker is stopped")
         futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
@@ -310,7 +292,7 @@ def test_a_call_that_began_behind_our_back_is_killed_by_cancel(bench: Bench) -> 
         {"log": log.path, "value": "second", "gate": gates[1]},
         *lined_up(log, "third"),
     )
-    with deaf(bench):
+    with bench.deaf():
         open_gate(gates[0])
         log.wait("second")
         assert second.cancel()
@@ -429,7 +411,7 @@ def test_what_began_behind_a_late_answer_ends_in_peace(bench: Bench) -> None:
     last = {"log": log.path, "value": "last", "gate": gates[1]}
     worker, futures = line_up(bench, first, *lined_up(log, "a"), last, *lined_up(log, "b"))
     log.wait("first")
-    with deaf(bench):
+    with bench.deaf():
         since = worker.waiting_locked()[1]
         support.eventually(lambda: time.monotonic() > since + 0.25)
         open_gate(gates[0])
@@ -451,7 +433,7 @@ def test_what_ran_too_long_behind_our_back_is_timed_out(bench: Bench) -> None:
         {"log": log.path, "value": "second", "gate": gates[1], "timeout": 0.1, "grace": support.TIMEOUT},
         *lined_up(log, "third"),
     )
-    with deaf(bench):
+    with bench.deaf():
         open_gate(gates[0])
         log.wait("second")
         since = time.monotonic()
@@ -557,7 +539,7 @@ def test_an_answer_that_is_none_spoils_none_before_it(bench: Bench) -> None:
         {"log": log.path, "value": "bad", "then": "junk"},
         *lined_up(log, "unlucky"),
     )
-    with deaf(bench):
+    with bench.deaf():
         open_gate(gate)
         log.wait("unlucky")
     assert results(futures[:2]) == ["first", "a"]
@@ -695,7 +677,7 @@ def test_killing_the_workers_ends_also_what_began_behind_our_back(bench: Bench) 
         {"log": log.path, "value": "second", "gate": gates[1]},
         *lined_up(log, "third"),
     )
-    with deaf(bench):
+    with bench.deaf():
         open_gate(gates[0])
         log.wait("second")
         bench.executor.kill_workers()

@@ -32,6 +32,7 @@ from procsched import (
     TaskKilledError,
     ThreadPool,
 )
+from procsched.child.protocol import ANSWERED
 from procsched.future import ProcessFuture
 from procsched.workers.sending import WorkerState
 from tests import faults, support
@@ -287,6 +288,33 @@ def test_a_handler_submits_and_cancels(stage: Stage, name: str) -> None:
         assert withdrawn.cancel() == withdrawn.cancelled()  # False where it was quicker
 
     assert strike_everywhere(stage, name, handler) > 10
+
+
+@pytest.mark.slow
+def test_a_handler_raises_in_who_spins_for_a_result(tmp_path: Path) -> None:
+    """KeyboardInterrupt at any point of taking an answer: it is there for the next one who asks."""
+    with Bench(tmp_path, 2) as bench:
+        bench.core.pool.spin = support.TIMEOUT
+        stage = Stage(tmp_path, bench.executor)
+        stage.submit().result(support.TIMEOUT)
+        for number in itertools.count(1):
+            with bench.deaf():
+                future = stage.submit()
+                item = future._item
+                support.eventually(lambda it=item: it.worker.page[ANSWERED] >= it.number)  # type: ignore[misc]
+                with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
+                    future.result(support.TIMEOUT)
+            try:
+                assert future.wait_record(support.TIMEOUT).ok
+                assert len(future.records) == 1
+                stage.let_go()
+            except AssertionError as error:
+                error.add_note(f"the handler came at {strike.where}")
+                raise
+            if strike.left > 0:
+                break
+        assert number > 30
+        bench.endings.clear()  # some were told twice, which is as once: each has one record
 
 
 class Ending:
