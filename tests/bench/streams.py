@@ -65,13 +65,10 @@ class Procsched(Futures):
     """`procsched.ProcessExecutor`; with `spin` in its optional mode for callers that wait beside a busy thread."""
 
     def __init__(self, workers: int, *, spin: bool = False) -> None:
-        from procsched import ProcessExecutor, ValidationError
+        from procsched import ProcessExecutor
 
         super().__init__(workers)
-        try:
-            self.pool = ProcessExecutor(workers, **({"spin": 200e-6} if spin else {}))
-        except ValidationError as error:
-            raise ImportError(str(error), name="the option spin of ProcessExecutor") from error
+        self.pool = ProcessExecutor(workers, spin=200e-6 if spin else 0.0)
 
     def limited(self, seconds: float) -> Callable[..., Any]:
         submit: Callable[..., Any] = self.pool.options(timeout=seconds).submit
