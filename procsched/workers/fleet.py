@@ -385,7 +385,7 @@ class Fleet(Alarm):
         text = f"worker {worker.pid} has not ended {DEATH_WAIT:g} s after SIGKILL: it is stuck in the kernel"
         if worker.is_dead():
             tracer = _system.tracer_of(worker.pid) if worker.pid else 0
-            text = f"worker {worker.pid} is dead, but is not to be had: process {tracer or '?'} traces it"
+            text = f"worker {worker.pid} is dead, but cannot be reaped: process {tracer or '?'} traces it"
         self.pool.problem(text)
         if call is not None:
             outcome, error = call.verdict or (Outcome.CRASHED, "worker stuck")

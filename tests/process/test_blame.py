@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -382,6 +383,30 @@ def test_a_helper_that_dies_again_and_again_is_started_with_back_off(bench: Benc
         os.kill(helper, signal.SIGKILL)
         support.assert_gone(helper)
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+
+
+def test_a_call_between_two_workers_is_found_by_whoever_ends_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has lost the worker that had not begun it, and has no other yet; that is one step for everybody else."""
+    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    fleet = bench.core.pool.fleet
+    for pid in bench.ready_pids():
+        os.kill(pid, signal.SIGSTOP)
+    future = bench.submit(faults.add, 2, 2)
+    monkeypatch.setattr(fleet, "ensure", lambda **_options: None)  # no worker comes any more
+    spared, held = fleet._was_spared, []
+
+    def look(worker: Any, call: Any) -> bool:
+        held.append(bench.core.pool.holds_lock())
+        return spared(worker, call)
+
+    monkeypatch.setattr(fleet, "_was_spared", look)
+    os.kill(bench.helper(), signal.SIGKILL)
+    support.eventually(lambda: future._item in bench.core.pool._returned)
+    assert held == [True]
+    bench.executor.terminate_workers()
+    only_record(future, Outcome.KILLED)
 
 
 @pytest.mark.slow
