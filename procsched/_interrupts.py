@@ -8,6 +8,7 @@ lock (`Latch`), or mends what was torn before it lets go of the lock (`ProcessPo
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 from collections import deque
 
@@ -26,10 +27,11 @@ class Latch:
         self._gates: deque[_thread.LockType] = deque()  # of those who wait; appends and pops are atomic
 
     def set(self) -> None:
-        """Let everybody through, for good. Not from a thread that handlers may interrupt."""
+        """Let everybody through, for good. Where it was interrupted, the next one goes on."""
         self.is_set = True
-        while self._gates:
-            self._gates.popleft().release()
+        for gate in tuple(self._gates):
+            with contextlib.suppress(RuntimeError):  # it was open already
+                gate.release()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set, at most so many seconds. False when the time was up."""

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import CancelledError, Future
 
 from procsched._core.models import Outcome, finite_seconds
+from procsched._interrupts import Latch
 from procsched.errors import RemoteError
 from procsched.outcomes import open_ending
 from procsched.workers.base import record_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
+_ENDED = (_FINISHED, *_CANCELLED)
 _SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
 
 
@@ -95,11 +97,13 @@ class ProcessFuture(Future["R"]):
         condition = self.__dict__.setdefault("_lazy_condition", _SETTLED)
         if condition is _SETTLED:
             self._state = _FINISHED
+            self._open()
             return
         with condition._lock:  # see `_mark_cancelled`
             if self._state in _CANCELLED:  # by a signal handler, which could not have the call ended at once
                 return
             self._state = _FINISHED
+            self._open()
             condition.notify_all()
             try:
                 for waiter in self._waiters:
@@ -109,6 +113,12 @@ class ProcessFuture(Future["R"]):
                         waiter.add_exception(self)
             finally:
                 self._invoke_callbacks()
+
+    def _open(self) -> None:
+        """Let those through who wait in `result` or `exception`."""
+        latch = self.__dict__.get("_lazy_latch")
+        if latch is not None:
+            latch.set()
 
     def _invoke_callbacks(self) -> None:
         if "_lazy_callbacks" in self.__dict__:
@@ -132,6 +142,20 @@ class ProcessFuture(Future["R"]):
         """
         return bool(self._owner.cancel(self))
 
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled. Thread safety: call from anywhere; takes no lock, nor do the next two."""
+        return self._state in _CANCELLED
+
+    def running(self) -> bool:
+        """Return whether the call is running."""
+        return self._state == "RUNNING"
+
+    def done(self) -> bool:
+        """Return whether the call has ended or was cancelled."""
+        if self._state not in _ENDED and self.__dict__.get("_lazy_condition") is _SETTLED:
+            self._state = _FINISHED  # whoever put that there is about to do the same
+        return self._state in _ENDED
+
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Have `fn(self)` called on the executor's callback thread when the call has ended; at once where it has."""
         if self._item is not None:
@@ -149,6 +173,7 @@ class ProcessFuture(Future["R"]):
                 return True
             # All of it with the lock: who finds the state changed may rely on the callbacks being on their way.
             self._state = "CANCELLED_AND_NOTIFIED"
+            self._open()
             condition.notify_all()
             while self._told < len(self._waiters):
                 self._waiters[self._told].add_cancelled(self)
@@ -198,7 +223,16 @@ class ProcessFuture(Future["R"]):
             timeout = finite_seconds("timeout", timeout)
         if self._item is not None:
             self._owner.spin(self, math.inf if timeout is None else timeout)
-        super().exception(timeout)
+        if self._state not in _ENDED:
+            # Not by the condition, as the base class: where a signal handler raises on the way into that, it keeps its
+            # lock for good, and the I/O thread would wait for it.
+            latch = self.__dict__.setdefault("_lazy_latch", Latch())
+            if not self.done():  # looked at when the latch is there for `_open` to find
+                latch.wait(timeout)
+        if self._state in _CANCELLED:
+            raise CancelledError
+        if self._state != _FINISHED:
+            raise TimeoutError
 
     def _load(self) -> None:
         """Put the result or the exception in its place, in whichever thread asks first.

@@ -71,7 +71,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.scheduler": EDGES
     | {"procsched.ids", "procsched.listeners", "procsched.stores", "procsched.workers"},
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
-    "procsched.future": VOCABULARY | {"procsched.outcomes", "procsched.workers.base"},
+    "procsched.future": VOCABULARY
+    | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
     "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
     "procsched.progress": {"procsched.errors"},
     "procsched.mapping": EDGES
