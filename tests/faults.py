@@ -1031,6 +1031,13 @@ def tell_and_fail(path: str) -> None:
     raise ValueError("again")
 
 
+def print_much(size: int) -> int:
+    """Print so many characters, a thousand to a line; return this process's pid."""
+    for _ in range(size // 1000):
+        print("x" * 999)
+    return os.getpid()
+
+
 def print_and_hang() -> None:
     """Print two lines without flushing, and hang."""
     print("one")

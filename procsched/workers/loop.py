@@ -95,7 +95,7 @@ class Loop:
         self._poller.register(fd, events)
 
     def change(self, fd: int, events: int) -> None:
-        """Wait for other events of `fd`. From any thread."""
+        """Wait for other events of `fd`, or with 0 for none. From any thread."""
         self._poller.modify(fd, events)
 
     def forget(self, fd: int) -> None:
@@ -275,10 +275,13 @@ class _SelectPoller:
         self._selector.register(fd, self._mask(events))
 
     def modify(self, fd: int, events: int) -> None:
-        self._selector.modify(fd, self._mask(events))
+        self.unregister(fd)
+        if events:
+            self.register(fd, events)
 
     def unregister(self, fd: int) -> None:
-        self._selector.unregister(fd)
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
 
     def poll(self, timeout: float) -> list[tuple[int, int]]:
         found = self._selector.select(None if timeout < 0 else timeout)

@@ -82,6 +82,7 @@ class Worker(Sender):
         "pidfd",
         "ping",
         "ready",
+        "side_watched",
         "start_error",
         "stuck_reported",
     )
@@ -104,6 +105,7 @@ class Worker(Sender):
         self.pidfd: int | None = None
         self.direct = False  # whether a SIGKILL through the pid descriptor ends the whole tree
         self.ready = False
+        self.side_watched = True  # whether the loop tells of what comes beside the answers
         self.imports = False  # whether it imports modules before it is ready
         self.decoder = wire.Decoder()
         self.held: Any = None  # an ending that waits for the tree to be gone
@@ -308,6 +310,7 @@ class Worker(Sender):
         if not captures and self.has_been_silent():
             return
         text, stack, truncated = output.take()
+        self.watch_side(True)
         if ending.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED):  # else it came back from where it was
             ending.stack = stack
         if captures:
@@ -366,6 +369,8 @@ class Worker(Sender):
         if now >= self.alarm:
             self.alarm = min(self.soft_at, self.hard_at)
             self.ask_stack(call)
+            if self.output.asked_at >= 0:
+                self.watch_side(False)  # it comes in a hundred pieces, and is looked at when it is wanted
         self.pool.loop.hurry(self.alarm)
 
     def ask_stack(self, call: Call) -> None:
@@ -374,6 +379,12 @@ class Worker(Sender):
         if self.pid is not None and _answers_dump(self.pid):
             self.output.mark()
             self.signal(DUMP_SIGNAL)
+
+    def watch_side(self, wanted: bool) -> None:
+        """Have the I/O thread read what is written beside the answers, or leave it for now."""
+        if wanted is not self.side_watched and not self.output.ended:
+            self.side_watched = wanted
+            self.pool.loop.change(self.output.fd, READ if wanted else 0)
 
     def settle(self) -> Call | None:
         """Find out what the worker runs now, and let it begin nothing else; return that, or None where it is idle.
@@ -441,6 +452,7 @@ class Worker(Sender):
                 self.kill()
                 return
             silence = wait
+            self.watch_side(True)
         elif (
             (out_of_time or self.start_error is not None)
             and self.pid is not None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from procsched import Outcome, TaskKilledError, TaskTimeoutError
+from procsched.workers import sending
 from tests import faults, support
-from tests.pools import Bench, Parent, assert_reaped, only_record, told_pids
+from tests.pools import Bench, Parent, assert_reaped, only_record, open_gate, told_pids
 
 LIMIT = 0.25  # seconds; long enough for an action to tell where it is
 
@@ -358,6 +361,37 @@ def test_the_end_is_seen_without_looking(bench: Bench) -> None:
         assert poll.poll(0)
     finally:
         os.close(descriptor)
+
+
+def test_a_run_that_ends_after_it_was_asked_for_its_stack_leaves_nothing(tmp_path: Path) -> None:
+    """Its output has no stack in it, and what the next run writes is read while it writes."""
+    with Bench(tmp_path, 1) as bench:
+        gate, told = bench.gate(), bench.path()
+        asked = bench.submit(faults.wait_at_gate, gate, told, timeout=100.0)
+        pid = told_pids(told)[0]
+        item = asked._item
+        worker, loop = item.worker, bench.core.pool.loop
+        with bench.core.pool.lock:
+            worker.hard_at = time.monotonic()  # but for a moment: see `process.DUMP_LEAD`
+        done = threading.Event()
+
+        def look() -> None:
+            worker.on_deadline(worker.hard_at - sending.DUMP_LEAD / 2)
+            worker.hard_at = math.inf
+            done.set()
+
+        loop.call_soon(look)
+        assert done.wait(support.TIMEOUT)
+        assert not worker.side_watched
+        open_gate(gate)
+        assert asked.result(support.TIMEOUT) == "through"
+        assert only_record(asked, Outcome.SUCCEEDED).stack is None
+        size = 300_000
+        loud = bench.submit(faults.print_much, size, capture_output=True)
+        assert loud.result(support.TIMEOUT) == pid
+        output = only_record(loud, Outcome.SUCCEEDED).output
+        assert output is not None
+        assert set(output) <= {"x", "\n"}
 
 
 def test_with_a_grace_the_stack_is_from_the_deadline(bench: Bench) -> None:
