@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+SMALL = 512  # bytes of a small frame
+SURE = 32
+
 
 class Channel:
     """The worker's end of its socket. Reads belong to the main thread; writes may come from any."""
@@ -21,9 +24,11 @@ class Channel:
         self.fd = fd
         self.decoder = wire.Decoder()
         self.frames: deque[wire.Frame] = deque()
-        # A socket has room when most of its buffer is free: more than a frame of one part needs (unix(7), SO_SNDBUF).
+        # A socket counts as having room while three quarters of its buffer are free: more than a frame of one part
+        # needs, or many small ones, each of which takes a kilobyte of it at most (unix(7), socket(7)).
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
+        self.sure = 0  # so many small frames have room for sure
         self.lock = _thread.allocate_lock()  # one frame at a time: any thread may tell progress
 
     def read(self) -> wire.Frame | None:
@@ -61,7 +66,9 @@ class Channel:
     def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
         """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""
         with self.lock:
-            if last is not None and (len(parts) > 1 or not self.room.poll(0)):
+            if last is None:
+                self.sure = 0  # it is not counted
+            elif not self._has_room(parts):
                 # All but the last byte: the parent has no answer before `last` was called, and cannot be handing
                 # out the next call meanwhile.
                 self._write_all([*parts[:-1], memoryview(parts[-1])[:-1]])
@@ -70,6 +77,20 @@ class Channel:
             if last is not None:
                 last()
             self._write_all(parts)
+
+    def _has_room(self, parts: list[bytes | bytearray]) -> bool:
+        """Return whether writing these will not wait."""
+        if len(parts) > 1:
+            return False
+        self.sure -= 1
+        if self.sure >= 0 and len(parts[0]) < SMALL:
+            return True
+        self.sure = 0
+        if not self.room.poll(0):
+            return False
+        if len(parts[0]) < SMALL:
+            self.sure = SURE
+        return True
 
     def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         for part in parts:
