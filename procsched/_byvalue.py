@@ -138,9 +138,10 @@ def _keep_slots(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, An
     slots = cls.__dict__["__slots__"]
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     namespace = arguments[3] if len(arguments) > 3 else None
+    # An enum and a named tuple are made in ways of their own, and have no slots but those that these give.
     if isinstance(namespace, dict) and not any(
         getattr(base, "__module__", "") == "typing" and base.__name__ == "NamedTuple" for base in arguments[2]
-    ):  # an enum and a named tuple are made in ways of their own, and have no slots but those that these give
+    ):
         namespace["__slots__"] = names
         for name, value in cls.__dict__.items():
             if type(value) is types.MemberDescriptorType and value.__objclass__ is cls:

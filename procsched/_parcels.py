@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
     Dump = Callable[["Sink", Callable[[pickle.PickleBuffer], bool]], object]
 
-LARGE = (
-    1 << 18
-)  # bytes from which on a pickle, or a buffer of one, becomes a parcel: below, a pipe is as quick
+# Bytes from which on a pickle, or a buffer of one, becomes a parcel: below, a pipe is as quick.
+LARGE = 1 << 18
 _HUGE = 1 << 22  # bytes from which on memory is worth huge pages; numpy draws the line at the same place
 _STEP = 1 << 20  # bytes that are copied without giving other threads a chance
 _SLOW = 1 << 24  # bytes whose release takes so long (a third of a millisecond each) that a thread does it
@@ -149,9 +148,8 @@ class Parcel:
             _held.discard(fd)
             _apart(self.size, lambda: os.close(fd))
         elif fd >= 0:
-            os.close(
-                fd
-            )  # in a worker, where the parent has it by now, and a thread would look like one of the run
+            # In a worker: the parent has it by now, and a thread would look like one of the run.
+            os.close(fd)
 
 
 def pack(

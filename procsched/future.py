@@ -244,10 +244,8 @@ class ProcessFuture(Future["R"]):
         if ending is not None:
             try:
                 opened = open_ending(ending, self._timeout)
-            except (
-                RemoteError
-            ) as error:  # `exception` returns it, as that of the call: asyncio relies on that
-                opened = None, error
+            except RemoteError as error:
+                opened = None, error  # `exception` returns it, as that of the call: asyncio relies on that
             loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
             if ending.outcome is Outcome.SUCCEEDED and loaded[1] is None:

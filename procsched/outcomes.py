@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from procsched.errors import ProcschedError
     from procsched.workers.base import Ending
 
-OUTPUT_SHOWN = (
-    2000  # characters of a run's output that its error shows, the last; `output` has all that was kept
-)
+# Characters of a run's output that its error shows, the last; `output` has all that was kept.
+OUTPUT_SHOWN = 2000
 
 _ERRORS: dict[Outcome, type[ProcschedError]] = {
     Outcome.TIMED_OUT: TaskTimeoutError,

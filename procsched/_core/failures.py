@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     Part = tuple[str, list[Frame], list[str], int, int, bool, list[int] | None, bytes | None, str]
 
 LONGEST: Final = 10_000  # characters of a message that are kept: an error is read by a person
-LONGEST_TRACEBACK: Final = (
-    64 << 10
-)  # characters of a traceback that are kept, a quarter of them from its head
+LONGEST_TRACEBACK: Final = 64 << 10  # characters of a traceback that are kept, a quarter of them its head
 MOST_PARTS: Final = 100  # exceptions of one chain or group that travel, the nearest
 MOST_FRAMES: Final = 500  # of one exception, those that follow upon their like counted once
 MOST_NOTES: Final = 100  # of one exception

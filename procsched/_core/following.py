@@ -1,8 +1,8 @@
 """What follows: the end of an attempt, the answer of a schedule, slots that passed. Pure.
 
 end --> judge --> ask the schedule? --no--------------------> conclude --> a slot, a retry, or the end
-'--yes--> Question --> settle ----------^
-(a fast schedule answers at once, a slow one by way of the driver)
+                         '--yes--> Question --> settle ----------^
+          (a fast schedule answers at once, a slow one by way of the driver)
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ TASK_OPTIONS: Final = (
     "replace",
 )
 _SHORT: Final = frozenset({*TASK_OPTIONS, "name", "retries"})  # those of `schedule_at` and its kind
-FAR: Final = (
-    50 * 365.25 * 86_400
-)  # seconds from now that nobody means, but in another unit or from another start
+# Seconds from now that nobody means, but in another unit or from another start.
+FAR: Final = 50 * 365.25 * 86_400
 _PRIORITIES: Final = tuple(Priority)
 
 

@@ -66,10 +66,9 @@ class Registry:
         self.ready = ReadyOrder()
         self.running: dict[str, Entry] = {}  # Invariant: those with a live attempt
         # Ordered dictionaries: the first key of a plain one is found ever more slowly behind those removed before it.
-        self.finished: OrderedDict[str, None] = (
-            OrderedDict()
-        )  # terminal and without a live attempt, oldest first
-        self.dead: OrderedDict[str, None] = OrderedDict()  # the dead letter, oldest first
+        # Terminal and without a live attempt, and the dead letter; the oldest first.
+        self.finished: OrderedDict[str, None] = OrderedDict()
+        self.dead: OrderedDict[str, None] = OrderedDict()
         self.waiting: dict[str, Entry] = {}  # those with waiters
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.sequence = 0  # of the last event

@@ -75,9 +75,8 @@ _unpack = HEADER.unpack_from
 _new = tuple.__new__  # what a namedtuple does in the end
 _MAGIC_BYTES = MAGIC.to_bytes(2, "little")
 _SMALL = 1 << 16
-_TRUSTED = (
-    64 << 20
-)  # bytes that are set aside for a payload because its header says so; more when so many have come
+# Bytes that are set aside for a payload because its header says so; more when so many have come.
+_TRUSTED = 64 << 20
 _GROWTH = 8
 
 

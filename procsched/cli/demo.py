@@ -197,9 +197,8 @@ class Demo:
                 )
             scheduler.cancel(self.acts["paused"].task)
             scheduler.cancel(self.acts["heartbeat"].task)
-            if len(self.files) < len(
-                self.paths
-            ):  # the one that is paused has failed, and there is no end to wait for
+            if len(self.files) < len(self.paths):
+                # The one that is paused has failed, and there is no end to wait for.
                 scheduler.shutdown(drain=False, timeout=0.0)
                 self.complaints.append(f"it ended early: {self.unfinished()}")
 

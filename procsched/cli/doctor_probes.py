@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 LIMIT: Final = 2.0  # seconds after which a child of a probe has failed it
-NET: Final = (
-    5  # seconds after which a child of a probe is ended by its own alarm, whatever happened to the doctor
-)
+# Seconds after which a child of a probe is ended by its own alarm, whatever happened to the doctor.
+NET: Final = 5
 SHORT: Final = 0.02  # seconds: the timers that are tried
 
 

@@ -51,9 +51,8 @@ class _Default(int):
     """A default value that can be told from the same number given by the user."""
 
 
-_NEVER: Final = (
-    20 * options.FAR
-)  # seconds, a thousand years: some use a `OneTime` of the next century as "never"
+# Seconds, a thousand years: some use a `OneTime` of the next century as "never".
+_NEVER: Final = 20 * options.FAR
 _FOUR: Final = _Default(4)
 _OpenTask = twin(Task)
 

@@ -479,9 +479,8 @@ class Driver:
             return
         try:
             self.pool.pump()
-        except (
-            Exception
-        ) as error:  # a clock of the user's, say. What was asked for is done; the timer pumps again
+        except Exception as error:
+            # A clock of the user's, say. What was asked for is done; the timer pumps again.
             say(logging.ERROR, "what is ready is taken a moment later", error=error)
             with self._lock:
                 self._wake_timer_locked()

@@ -67,9 +67,8 @@ class Dispatcher:
         # Reentrant only so that a signal handler can tell that it interrupted a holder; no code of ours enters twice.
         self.lock = threading.RLock()
         self.holds_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
-        self.spin = (
-            0.0  # seconds for which who waits for a result looks whether it is there; set before the start
-        )
+        # Seconds for which who waits for a result looks whether it is there. Set before the start.
+        self.spin = 0.0
         # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`.
         self.reading = threading.RLock()
         # What is half done while a signal handler may raise, for `_mend_locked`. Guarded by lock.

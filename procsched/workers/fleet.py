@@ -288,9 +288,8 @@ class Fleet(Alarm):
         was = worker.state
         ending = worker.held
         self._note_module(worker.call)
-        with (
-            self.pool.lock
-        ):  # whoever ends all calls finds this one either with its worker or among those returned
+        # In one step: whoever ends all calls finds this one either with its worker or among those returned.
+        with self.pool.lock:
             call = self._detach(worker, stuck=len(stuck))
             if call is not None and ending is None and self._was_spared(worker, call):
                 call = None

@@ -28,10 +28,8 @@ def interpreter_arguments() -> list[str]:
             f"cannot start workers: sys.executable is {executable!r}, which is no Python interpreter; "
             "set sys.executable to one before a pool is started"
         )
-    arguments = [
-        executable,
-        "-P",
-    ]  # the working directory is no place to import from: a socket.py may lie there
+    # -P: the working directory is no place to import from, for a socket.py may lie there.
+    arguments = [executable, "-P"]
     if sys.flags.optimize:
         arguments.append("-" + "O" * sys.flags.optimize)
     if sys.flags.dont_write_bytecode:

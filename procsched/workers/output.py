@@ -17,9 +17,8 @@ class Output:
         self.fd = fd
         self.kept = bytearray()
         self.truncated = False
-        self.asked_at = (
-            -1
-        )  # where in `kept` a stack was asked for, after which the run could go on; -1 for nowhere
+        # Where in `kept` a stack was asked for, after which the run could go on; -1 for nowhere.
+        self.asked_at = -1
         self.ended = False
         self._split: tuple[int, bytes, str | None] | None = None  # of how many bytes, and into what
 

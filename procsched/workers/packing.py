@@ -27,10 +27,10 @@ def pack(
 ) -> bytes | _parcels.Parcel:
     """Pickle a call so that a worker can load it.
 
-    Plain pickle where it serves, which is quick, also for most closures and lambdas (`closures.py`) and quickest for
-    functions with a plain name (`references.py`); cloudpickle for
-    what lives in the main script or a module registered with `cloudpickle.register_pickle_by_value`, because a worker
-    never runs the user's script.
+    A mark and a name for a function with a plain name and small arguments (`references.py`), which is quickest; plain
+    pickle where it serves, also for most closures and lambdas (`closures.py`); cloudpickle for what else lives in the
+    main script or a module registered with `cloudpickle.register_pickle_by_value`, because a worker never runs the
+    user's script.
 
     Args:
         apart: whether a large call may be made a parcel.

@@ -474,10 +474,8 @@ class ProcessPool(Dispatcher):
 
 
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
-_SHOWN = {
-    WorkerState.DUMPING: "asked",
-    WorkerState.LEAVING: "dying",
-}  # states that `WorkerStats` does not tell apart
+# States that `WorkerStats` does not tell apart.
+_SHOWN = {WorkerState.DUMPING: "asked", WorkerState.LEAVING: "dying"}
 
 
 def _cpus() -> int:

@@ -49,16 +49,13 @@ if TYPE_CHECKING:
 
 DUMP_WAIT = 0.01  # seconds that a stack is waited for at the deadline, where it has not come by then
 START_DUMP_WAIT = 0.05  # the same for a worker that does not get ready
-DUMP_SILENCE = (
-    0.0001  # seconds without a word of it until the process is asked whether it can answer: that is slow
-)
+# Seconds without a word of it until the process is asked whether it can answer: that is slow.
+DUMP_SILENCE = 0.0001
 REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether there is one to come
-HANGUP_WAIT = (
-    0.1  # seconds after the end of its stream that a worker gets to be dead, before it counts as mute
-)
-NUDGE_WAIT = (
-    0.25  # seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported
-)
+# Seconds after the end of its stream that a worker gets to be dead, before it counts as mute.
+HANGUP_WAIT = 0.1
+# Seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported.
+NUDGE_WAIT = 0.25
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
 READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others

@@ -51,11 +51,8 @@ class WorkerState(StrEnum):
     GONE = "gone"
 
 
-STARTING, IDLE, BUSY = (
-    WorkerState.STARTING,
-    WorkerState.IDLE,
-    WorkerState.BUSY,
-)  # looking them up takes its time
+# Looking them up takes its time.
+STARTING, IDLE, BUSY = WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY
 RUNNING_STATES = frozenset({WorkerState.BUSY, WorkerState.ASKED, WorkerState.DUMPING})
 
 

@@ -28,6 +28,5 @@ if __name__ == "__main__":
     import sys
 
     main(*sys.argv[1:])
-    os._exit(
-        0
-    )  # a peer's threads that do not end are not our subject; the session is cleaned by who started us
+    # A peer's threads that do not end are not our subject; the session is cleaned by who started us.
+    os._exit(0)

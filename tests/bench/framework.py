@@ -68,9 +68,8 @@ class Outcome:
     missing: str = ""
     errors: list[str] = field(default_factory=list)
     others: list[float] = field(default_factory=list)  # share of the machine that somebody else used
-    edited: int = (
-        0  # processes during which a source of procsched was written: parent and child may not match
-    )
+    # Processes during which a source of procsched was written: parent and child may not match.
+    edited: int = 0
 
     def values(self, figure: str) -> list[float]:
         """Return a figure's values over the rounds that have it."""
@@ -194,9 +193,8 @@ def _run_one(each: Case, peer: str, outcome: Outcome, *, quick: bool) -> None:
             late = f"\nnot done within {LIMIT:g} s"
         finally:
             try:
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # what a peer has left in the session that we made for it
+                # What a peer has left in the session that we made for it.
+                os.killpg(process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
             process.wait()

@@ -225,9 +225,8 @@ def test_the_limit_of_a_call_that_was_taken_back_ends_nobody(bench: Bench) -> No
     open_gate(gate)
     assert first.result(support.TIMEOUT) == "a"
     assert worker.pid in bench.ready_pids()
-    assert not support.process_gone(
-        worker.pid, timeout=1.5 * limit
-    )  # what must not come can only be waited for
+    # What must not come can only be waited for.
+    assert not support.process_gone(worker.pid, timeout=1.5 * limit)
 
 
 # --- priority, cancel -------------------------------------------------------------------------------------------

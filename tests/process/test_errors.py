@@ -295,9 +295,8 @@ with ProcessExecutor(1) as executor:
               member.__notes__, "# first line" in text, "# second line" in text)
 """,
     ) as parent:
-        assert (
-            parent.output() == "False True 3 True ['a note'] True True\n"
-        )  # `except*` derives a plain group
+        # `except*` derives a plain group.
+        assert parent.output() == "False True 3 True ['a note'] True True\n"
 
 
 # --- why did it die? ----------------------------------------------------------------------------------------

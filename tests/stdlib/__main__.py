@@ -33,14 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PLACE = "PROCSCHED_STDLIB_TESTS"  # environment variable
 NAME = "test.test_concurrent_futures"
-MODULES = (
-    "shutdown",
-    "wait",
-    "as_completed",
-    "process_pool",
-    "deadlock",
-    "init",
-)  # of the package, from 3.12 on
+# Of the package, from 3.12 on.
+MODULES = ("shutdown", "wait", "as_completed", "process_pool", "deadlock", "init")
 START_METHODS = ("Forkserver", "Fork", "Spawn")
 CLASS_LIMIT = 120.0  # seconds for the tests of one class
 PASSED, FAILED, NOT_RUN = 0, 1, 77
