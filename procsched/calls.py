@@ -24,7 +24,8 @@ import threading
 import time
 import weakref
 
-from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy, finite_seconds
+from procsched._core.checks import check_flag, finite_seconds
+from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy
 from procsched._interrupts import Latch, apart
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
@@ -113,8 +114,7 @@ class Options:
                 if not isinstance(value, str):
                     raise ValidationError(f"name must be a text, not {type(value).__name__} {value!r}")
             elif name == "capture_output":
-                if not isinstance(value, bool):
-                    raise ValidationError(f"{name} must be True or False, not {value!r}")
+                check_flag(name, value)
             elif name in ("limits", "sandbox"):
                 if value is not None:
                     raise ValidationError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from procsched._core.checks import whole_number
 from procsched.clock import real_seconds
-from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ class EventLog:
     """
 
     def __init__(self, limit: int = 100_000) -> None:
-        given: object = limit
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValidationError(f"limit must be a whole number of at least 1, not {given!r}")
+        whole_number("limit", limit)
         # `_lock` guards the fields below; no user code runs while it is held but what interrupts a holder: it is
         # reentrant for that, a finalizer for one.
         self._lock = threading.RLock()

@@ -9,7 +9,8 @@ import weakref
 from concurrent.futures import Executor
 
 from procsched import mapping
-from procsched._core.models import NO_RETRY, Priority, RetryPolicy, finite_seconds
+from procsched._core.checks import finite_seconds
+from procsched._core.models import NO_RETRY, Priority, RetryPolicy
 from procsched.calls import UNSET, Core, Options
 from procsched.errors import ValidationError
 

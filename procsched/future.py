@@ -6,7 +6,8 @@ import math
 import threading
 from concurrent.futures import CancelledError, Future
 
-from procsched._core.models import Outcome, finite_seconds
+from procsched._core.checks import finite_seconds
+from procsched._core.models import Outcome
 from procsched._interrupts import Latch
 from procsched.errors import RemoteError
 from procsched.outcomes import open_ending

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from procsched._core.checks import whole_number
 from procsched._core.failures import describe
 from procsched._core.outbox import Outbox
 from procsched._logs import say
@@ -78,10 +79,7 @@ class EventDelivery:
     def __init__(
         self, listeners: Iterable[TaskListener], limit: int, on_problem: Callable[[str], None]
     ) -> None:
-        given: object = limit
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValidationError(f"event_limit must be a whole number of at least 1, not {given!r}")
-        self._limit = limit
+        self._limit = whole_number("event_limit", limit)
         self._on_problem = on_problem
         # `_lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.

@@ -18,7 +18,7 @@ import itertools
 import queue
 import time
 
-from procsched._core.models import finite_seconds
+from procsched._core.checks import finite_seconds, whole_number
 from procsched.child.chunks import apply_each, apply_each_star
 from procsched.errors import ValidationError
 
@@ -52,9 +52,9 @@ def start(
         owner: kept as long as there is more to send, since the calls would be refused after it is gone. An iterator
             that has sent everything keeps no executor alive, as the library's does not.
     """
-    _check_count("chunksize", chunksize)
+    whole_number("chunksize", chunksize)
     if buffersize is not None:
-        _check_count("buffersize", buffersize)
+        whole_number("buffersize", buffersize)
     end = None if timeout is None else time.monotonic() + finite_seconds("timeout", timeout)
     tally = _tally(progress, iterables)
     core.check_open()
@@ -110,11 +110,6 @@ def _chunks(iterables: tuple[Iterable[Any], ...], size: int) -> Iterator[Sequenc
         items = iter(iterables[0])  # bare: a tuple around each costs more than the rest
     while True:
         yield list(itertools.islice(items, size))
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValidationError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def _results(

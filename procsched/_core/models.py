@@ -9,6 +9,7 @@ import math
 import pickle
 from enum import IntEnum, StrEnum
 
+from procsched._core.checks import finite_seconds, whole_number
 from procsched._core.frozen import frozen
 from procsched.errors import RemoteError, ValidationError
 
@@ -76,58 +77,6 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
-def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
-    """Return `value` as float seconds, or refuse it with the parameter's name.
-
-    Accepts a number or a `datetime.timedelta`. With `above` the value must be greater than `minimum`.
-
-    Raises:
-        ValidationError: not a number, NaN, infinite or out of range.
-    """
-    total = getattr(value, "total_seconds", None)
-    if total is not None:
-        value = total()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValidationError(
-            f"{name} must be a number of seconds or a timedelta, not {type(value).__name__} {value!r}"
-        )
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = math.inf
-    if not math.isfinite(seconds):
-        raise ValidationError(f"{name} must be finite, not {value!r}")
-    if seconds < minimum or (above and seconds == minimum):
-        word = "greater than" if above else "at least"
-        raise ValidationError(f"{name} must be {word} {minimum:g} seconds, not {value!r}")
-    return seconds
-
-
-def unix_seconds(name: str, value: object) -> float:
-    """Return `value` as UNIX seconds. Accepts a finite number or an aware `datetime.datetime`.
-
-    Raises:
-        ValidationError: anything else; a naive datetime is refused by name.
-    """
-    if type(value) is float and -math.inf < value < math.inf:
-        return value  # the usual case, and part of what adding a task costs
-    stamp = getattr(value, "timestamp", None)
-    if stamp is not None:
-        if getattr(value, "utcoffset", lambda: None)() is None:
-            raise ValidationError(
-                f"{name} is a naive datetime ({value}): it does not say which instant it means; "
-                "give it a zone, for example datetime(..., tzinfo=timezone.utc) or .astimezone()"
-            )
-        return float(stamp())
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValidationError(
-            f"{name} must be UNIX seconds or an aware datetime, not {type(value).__name__} {value!r}"
-        )
-    if not math.isfinite(value):
-        raise ValidationError(f"{name} must be finite, not {value!r}")
-    return float(value)
-
-
 @frozen
 class RetryPolicy:
     """How often a run is tried, and how long to wait between attempts.
@@ -150,9 +99,7 @@ class RetryPolicy:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        attempts = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise ValidationError(f"max_attempts must be a whole number of at least 1, not {attempts!r}")
+        whole_number("max_attempts", self.max_attempts)
         put = object.__setattr__
         put(self, "initial_backoff", finite_seconds("initial_backoff", self.initial_backoff))
         put(self, "max_backoff", finite_seconds("max_backoff", self.max_backoff))

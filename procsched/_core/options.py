@@ -1,8 +1,9 @@
-"""Checks of what users pass: each names the parameter, the value and the remedy. Pure."""
+"""Checks of what users pass for a task: each names the parameter, the value and the remedy. Pure."""
 
 from __future__ import annotations
 
-from procsched._core.models import MisfirePolicy, Priority, RetryPolicy, finite_seconds
+from procsched._core.checks import check_flag, finite_seconds, whole_number
+from procsched._core.models import MisfirePolicy, Priority, RetryPolicy
 from procsched._core.names import check_names
 from procsched._core.planning import OTHER, kind_of
 from procsched.errors import ValidationError
@@ -33,25 +34,6 @@ _SHORT: Final = frozenset({*TASK_OPTIONS, "name", "retries"})  # those of `sched
 # Seconds from now that nobody means, but in another unit or from another start.
 FAR: Final = 50 * 365.25 * 86_400
 _PRIORITIES: Final = tuple(Priority)
-
-
-def check_text(name: str, value: object) -> None:
-    """Refuse what is no text, or empty."""
-    if not isinstance(value, str) or not value:
-        raise ValidationError(f"{name} must be a text that is not empty, not {value!r}")
-
-
-def check_count(name: str, value: object, minimum: int) -> int:
-    """Return a whole number of at least `minimum`, or refuse it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValidationError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
-    return value
-
-
-def check_flag(name: str, value: object) -> None:
-    """Refuse what is neither True nor False."""
-    if value is not True and value is not False:
-        raise ValidationError(f"{name} must be True or False, not {value!r}")
 
 
 def check_action(action: object) -> None:
@@ -134,7 +116,7 @@ def check_rest(
         )
     if on_exhausted not in ON_EXHAUSTED:
         raise ValidationError(f'on_exhausted must be "dead_letter" or "continue", not {on_exhausted!r}')
-    check_count("max_catch_up", max_catch_up, 1)
+    whole_number("max_catch_up", max_catch_up)
     if limits is not None:
         raise ValidationError(
             f"limits must be None, not {limits!r}: this version of procsched does not enforce limits yet"
@@ -209,7 +191,7 @@ def take_convenience(options: dict[str, Any], action: Any, more: tuple[object, .
     if retries is not None:
         if "retry" in options:
             raise ValidationError("give either retries=n or retry=RetryPolicy(...), not both")
-        options["retry"] = RetryPolicy(check_count("retries", retries, 0) + 1, 1.0, 1.0)
+        options["retry"] = RetryPolicy(whole_number("retries", retries, 0) + 1, 1.0, 1.0)
     else:
         options.setdefault("retry", _NO_RETRY)
     return name_of(action) if name is None else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from procsched._core import options
+from procsched._core.checks import check_flag, check_text, finite_seconds, unix_seconds, whole_number
 from procsched._core.failures import describe
 from procsched._core.frozen import prepare, twin
 from procsched._core.models import (
@@ -17,8 +18,6 @@ from procsched._core.models import (
     ShutdownReport,
     Task,
     TaskEvent,
-    finite_seconds,
-    unix_seconds,
 )
 from procsched._core.planning import OTHER, kind_of, plan_first
 from procsched.errors import (
@@ -95,13 +94,13 @@ class Scheduler(Control):
         result_limit: int = 65_536,
         **pool_options: Any,
     ) -> None:
-        options.check_count("workers", workers, 1)
+        whole_number("workers", workers)
         limits = {
-            "history_limit": options.check_count("history_limit", history_limit, 1),
-            "keep_finished": options.check_count("keep_finished", keep_finished, 0),
-            "dead_letter_limit": options.check_count("dead_letter_limit", dead_letter_limit, 0),
+            "history_limit": whole_number("history_limit", history_limit),
+            "keep_finished": whole_number("keep_finished", keep_finished, 0),
+            "dead_letter_limit": whole_number("dead_letter_limit", dead_letter_limit, 0),
         }
-        options.check_count("result_limit", result_limit, 0)
+        whole_number("result_limit", result_limit, 0)
         if ids is not None and (isinstance(ids, type) or not callable(getattr(ids, "next_id", None))):
             raise ValidationError(f"ids must be an object with next_id(), not {ids!r}")
         if pool is None:
@@ -173,9 +172,9 @@ class Scheduler(Control):
         """
         self.refuse_fork()
         if wait is not None:
-            options.check_flag("wait", wait)
+            check_flag("wait", wait)
             drain = wait
-        options.check_flag("drain", drain)
+        check_flag("drain", drain)
         return self.close(drain, None if timeout is None else finite_seconds("timeout", timeout))
 
     def __enter__(self) -> Self:
@@ -246,7 +245,7 @@ class Scheduler(Control):
         if unknown:
             options.refuse_unknown(unknown, options.TASK_OPTIONS, "schedule")
         if type(name) is not str or not name:
-            options.check_text("name", name)
+            check_text("name", name)
         if not callable(action):
             options.check_action(action)
         kind = kind_of(schedule)
@@ -264,9 +263,9 @@ class Scheduler(Control):
         if retry.jitter:
             draw()  # what it cannot import for want of descriptors is told here, and not when a run has failed
         if replace is not False:
-            options.check_flag("replace", replace)
+            check_flag("replace", replace)
         if key is not None:
-            options.check_text("key", key)
+            check_text("key", key)
             kept = self._kept(key)
             if kept is not None and not replace:
                 return kept
@@ -281,7 +280,7 @@ class Scheduler(Control):
             options.check_instant("at", first, now)
         task_id = self._ids.next_id()
         if type(task_id) is not str or not task_id:
-            options.check_text("the id that ids.next_id() gave", task_id)
+            check_text("the id that ids.next_id() gave", task_id)
         task = _OpenTask()
         task.id = task_id
         task.name = name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from procsched._core import options
+from procsched._core.checks import check_flag, finite_seconds
 from procsched._core.entries import CANCEL, KILL
 from procsched._core.failures import describe
-from procsched._core.models import Stats, TaskStatus, finite_seconds
+from procsched._core.models import Stats, TaskStatus
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -39,7 +39,7 @@ class Control(ClosingDriver):
             False where nothing was changed: the task was terminal, and had no run to end.
         """
         self._require_open()
-        options.check_flag("kill", kill)
+        check_flag("kill", kill)
 
         def act(entry: Entry) -> tuple[bool, tuple[LiveAttempt, bool] | None]:
             changed = self.engine.cancel(entry, self.clock.now())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from procsched._core.models import unix_seconds
+from procsched._core.checks import unix_seconds
 from procsched._core.names import check_names
 from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules.base import slot_of

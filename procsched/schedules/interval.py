@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from procsched._core.checks import finite_seconds
 from procsched._core.frozen import frozen
-from procsched._core.models import OverrunPolicy, finite_seconds
+from procsched._core.models import OverrunPolicy
 from procsched.errors import ValidationError
 from procsched.schedules.base import OneByOne, slot_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from procsched._core.checks import finite_seconds, unix_seconds
 from procsched._core.frozen import frozen
-from procsched._core.models import finite_seconds, unix_seconds
 from procsched.schedules.base import OneByOne
 
 TYPE_CHECKING = False

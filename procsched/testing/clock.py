@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
-from procsched._core.models import finite_seconds, unix_seconds
+from procsched._core.checks import finite_seconds, unix_seconds
 from procsched.clock import real_seconds
 
 TYPE_CHECKING = False

@@ -14,11 +14,12 @@ import os
 import threading
 from types import CoroutineType
 
+from procsched._core.checks import whole_number
 from procsched._core.failures import describe, traceback_text
 from procsched._core.models import Outcome, WorkerStats
 from procsched._logs import say
 from procsched.clock import real_seconds
-from procsched.errors import SchedulerStateError, ValidationError
+from procsched.errors import SchedulerStateError
 from procsched.workers.base import Ending
 
 TYPE_CHECKING = False
@@ -170,9 +171,7 @@ class ThreadPool(LocalPool):
         super().__init__()
         if workers is None:
             workers = min(MOST_THREADS, (os.cpu_count() or 1) + EXTRA_THREADS)
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValidationError(f"workers must be a whole number of at least 1, not {workers!r}")
-        self.size = workers
+        self.size = whole_number("workers", workers)
         self._threads: list[_Thread] = []  # guarded by _lock
         self._idle: list[_Thread] = []  # parked, the last one is the warmest; guarded by _lock
 

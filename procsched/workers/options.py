@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from procsched._core.models import finite_seconds
+from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.names import check_names as check_names
 from procsched.errors import ValidationError
 from procsched.workers import managed
@@ -62,8 +62,8 @@ class PoolOptions:
         ):
             raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
         self.preload = tuple(preload)
-        self.max_runs = at_least_one("max_runs_per_worker", max_runs_per_worker, optional=True)
-        self.max_rss = at_least_one("max_rss_per_worker", max_rss_per_worker, optional=True)
+        self.max_runs = _count("max_runs_per_worker", max_runs_per_worker)
+        self.max_rss = _count("max_rss_per_worker", max_rss_per_worker)
         self.env = None if env is None else _environment(env)
         if cwd is not None and not isinstance(cwd, (str, os.PathLike)):
             raise ValidationError(f"cwd must be a path, not {type(cwd).__name__} {cwd!r}")
@@ -73,8 +73,7 @@ class PoolOptions:
         if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
             raise ValidationError(f"nice must be a whole number from 0 to 19, not {nice!r}")
         self.nice = nice
-        if not isinstance(capture_output, bool):
-            raise ValidationError(f"capture_output must be True or False, not {capture_output!r}")
+        check_flag("capture_output", capture_output)
         self.capture_output = capture_output
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
 
@@ -93,17 +92,8 @@ POOL_OPTIONS = (
 )
 
 
-def at_least_one(name: str, value: int | None, *, optional: bool = False) -> int | None:
-    """Return a whole number of at least 1, or None where that is allowed.
-
-    Raises:
-        ValidationError: naming the option.
-    """
-    if value is None and optional:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValidationError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
+def _count(name: str, value: object) -> int | None:
+    return None if value is None else whole_number(name, value)
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ import threading
 import time
 
 from procsched._core import wire
+from procsched._core.checks import whole_number
 from procsched._core.models import Outcome, Sealed, WorkerStats
 from procsched._interrupts import Latch
 from procsched._logs import say
@@ -34,7 +35,7 @@ from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.dispatch import Dispatcher
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import Loop
-from procsched.workers.options import PoolOptions, at_least_one
+from procsched.workers.options import PoolOptions
 from procsched.workers.process import Worker
 from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, WorkerState
 
@@ -101,7 +102,7 @@ class ProcessPool(Dispatcher):
         capture_output: bool = False,
         start_timeout: float = 30.0,
     ) -> None:
-        size = at_least_one("workers", _cpus() if workers is None else workers) or 1
+        size = whole_number("workers", _cpus() if workers is None else workers)
         options = PoolOptions(
             initializer=initializer,
             initargs=initargs,

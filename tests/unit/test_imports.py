@@ -33,6 +33,7 @@ BOTTOM = {
 }
 VOCABULARY = {
     "procsched.errors",
+    "procsched._core.checks",
     "procsched._core.frozen",
     "procsched._core.models",
     "procsched._core.names",
@@ -51,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._parcels": {"procsched._system"},
     "procsched._core.frozen": {"procsched._core.names"},
     "procsched._core.names": {"procsched.errors"},
-    "procsched._core.models": {"procsched.errors", "procsched._core.frozen"},
+    "procsched._core.checks": {"procsched.errors"},
+    "procsched._core.models": {"procsched.errors", "procsched._core.checks", "procsched._core.frozen"},
     "procsched.protocols": {"procsched._core.models"},
     "procsched.schedules": VOCABULARY,
     "procsched._core.wire": {"procsched.errors"},  # the child loads these two, and should load little else
