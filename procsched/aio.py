@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from procsched.calls import Core, Options
+    from procsched.call_options import Options
+    from procsched.calls import Core
     from procsched.future import ProcessFuture
 
 

@@ -24,8 +24,7 @@ import threading
 import time
 import weakref
 
-from procsched._core.checks import check_flag, finite_seconds
-from procsched._core.models import NO_RETRY, Outcome, Priority, RetryPolicy
+from procsched._core.models import Outcome, Priority
 from procsched._interrupts import Latch, apart
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
@@ -37,26 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from procsched.call_options import Options
     from procsched.workers.base import Ending, Pace
     from procsched.workers.pool import ProcessPool
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
-
-
-class _NotGiven:
-    """The default of an option that may be None. It shows in signatures."""
-
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
 START_WAIT = 1.0  # seconds that the first done-callback waits for the callback thread to be started
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # Where a call stands, as the core sees it. No enum: to look up a member takes a tenth of a microsecond.
 WAITING = 0  # in a queue, or between two attempts
 HANDED = 1  # taken by the pool, maybe ahead of its start
 OVER = 2  # its last attempt has ended, or it was withdrawn
-UNSET: Any = _NotGiven()
 AFTER_SHUTDOWN = (  # it begins with the words of the standard library
     "cannot schedule new futures after shutdown: make a new executor, or submit before this one is shut down"
 )
@@ -64,78 +54,6 @@ AT_EXIT = (
     "cannot schedule new futures after shutdown: the interpreter is ending; submit before the end of the main script, "
     "and wait for the results there"
 )
-
-
-class Options:
-    """The settings of a call, checked. `replace` makes a changed copy."""
-
-    __slots__ = ("capture_output", "grace", "name", "priority", "retry", "soft_timeout", "timeout")
-
-    def __init__(self) -> None:
-        self.timeout: float | None = None
-        self.soft_timeout: float | None = None
-        self.grace = 0.0
-        self.priority = Priority.NORMAL
-        self.retry = NO_RETRY
-        self.name = ""
-        self.capture_output = False
-
-    def replace(self, **changes: Any) -> Options:
-        """Return a copy with `changes`; a value of `UNSET` changes nothing.
-
-        Raises:
-            ValidationError: naming the option.
-        """
-        made = Options()
-        for name in Options.__slots__:
-            setattr(made, name, getattr(self, name))
-        for name, value in changes.items():
-            if value is UNSET:
-                continue
-            if name in ("timeout", "soft_timeout"):
-                value = None if value is None else finite_seconds(name, value, above=True)
-            elif name == "grace":
-                value = finite_seconds(name, value)
-            elif name == "retry":
-                if not isinstance(value, RetryPolicy):
-                    raise ValidationError(
-                        f"retry must be a RetryPolicy, not {type(value).__name__} {value!r}: "
-                        "RetryPolicy(max_attempts=...) or NO_RETRY"
-                    )
-                if value.jitter:
-                    import random  # noqa: F401, for `backoff`: when a call has failed no descriptor may be left
-            elif name == "priority":
-                if isinstance(value, bool) or value not in tuple(Priority):
-                    raise ValidationError(
-                        f"priority must be Priority.HIGH, NORMAL or LOW (0, 1 or 2), not {value!r}"
-                    )
-                value = Priority(value)
-            elif name == "name":
-                if not isinstance(value, str):
-                    raise ValidationError(f"name must be a text, not {type(value).__name__} {value!r}")
-            elif name == "capture_output":
-                check_flag(name, value)
-            elif name in ("limits", "sandbox"):
-                if value is not None:
-                    raise ValidationError(
-                        f"{name} is not supported by this version of procsched; leave it None"
-                    )
-                continue
-            else:
-                from procsched.workers.options import check_names
-
-                check_names((name,), (*Options.__slots__, "limits"))
-            setattr(made, name, value)
-        if made.timeout is not None and made.soft_timeout is not None and made.soft_timeout >= made.timeout:
-            raise ValidationError(
-                f"soft_timeout must be shorter than timeout ({made.timeout} s), not {made.soft_timeout} s"
-            )
-        return made
-
-    @property
-    def per_item(self) -> bool:
-        """Whether each item of a `map` is an attempt of its own."""
-        return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
 
 
 class _Item(Call):

@@ -11,7 +11,9 @@ from concurrent.futures import Executor
 from procsched import mapping
 from procsched._core.checks import finite_seconds
 from procsched._core.models import NO_RETRY, Priority, RetryPolicy
-from procsched.calls import UNSET, Core, Options
+from procsched._core.names import check_names
+from procsched.call_options import UNSET, Options
+from procsched.calls import Core
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -76,7 +78,7 @@ class ProcessExecutor(Executor):
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
             raise ValidationError(f"max_workers must be greater than 0, a whole number, not {max_workers!r}")
-        from procsched.workers.options import POOL_OPTIONS, check_names
+        from procsched.workers.options import POOL_OPTIONS
 
         own = ("max_workers", "timeout", "grace", "max_tasks_per_child", "limits", "sandbox", "retry", "spin")
         check_names(pool_options, [*own, *(name for name in POOL_OPTIONS if name != "max_runs_per_worker")])

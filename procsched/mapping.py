@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
-    from procsched.calls import Core, Options
+    from procsched.call_options import Options
+    from procsched.calls import Core
     from procsched.future import ProcessFuture
 
     Report = Callable[[int, int | None], object]

@@ -11,6 +11,7 @@ import functools
 import os
 import threading
 
+from procsched._core.names import check_names
 from procsched.errors import SchedulerStateError
 from procsched.executor import ProcessExecutor
 
@@ -146,8 +147,6 @@ def killable(
     if callable(timeout):
         raise TypeError("use it with brackets: @killable() or @killable(timeout=5)")
     if unknown:
-        from procsched.workers.options import check_names
-
         check_names(unknown, ("timeout", "capture_output", "limits", "sandbox"), of="killable")
     ProcessExecutor(  # checks the options
         1, timeout=timeout, capture_output=capture_output, limits=limits, sandbox=sandbox

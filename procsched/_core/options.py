@@ -5,7 +5,6 @@ from __future__ import annotations
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import MisfirePolicy, Priority, RetryPolicy
 from procsched._core.names import check_names
-from procsched._core.planning import OTHER, kind_of
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -42,20 +41,6 @@ def check_action(action: object) -> None:
         raise ValidationError(
             f"action must be callable, not {type(action).__name__} {action!r}: pass the function, without ()"
         )
-
-
-def check_schedule(schedule: object) -> None:
-    """Refuse what is no schedule."""
-    if kind_of(schedule) != OTHER:
-        return
-    if isinstance(schedule, type):
-        raise ValidationError(f"schedule must be an object, not the class {schedule.__name__}: call it first")
-    for method in ("first_run", "next_run"):
-        if not callable(getattr(schedule, method, None)):
-            raise ValidationError(
-                f"schedule must have first_run(now) and next_run(record, now); {type(schedule).__name__} "
-                f"{schedule!r} has no {method}: use OneTime, After, FixedDelay, FixedRate or CronSchedule"
-            )
 
 
 def checked_priority(value: object) -> Priority:
@@ -97,6 +82,23 @@ def checked_kwargs(kwargs: object) -> dict[str, Any]:
     return dict(kwargs)  # type: ignore[call-overload,no-any-return]
 
 
+def check_retry(retry: object) -> None:
+    """Refuse what is no retry policy."""
+    if not isinstance(retry, RetryPolicy):
+        raise ValidationError(
+            f"retry must be a RetryPolicy, not {type(retry).__name__} {retry!r}: "
+            "RetryPolicy(max_attempts=...), or NO_RETRY"
+        )
+
+
+def check_limits(name: str, value: object) -> None:
+    """Refuse limits other than time, and a sandbox: the parameters are there, what they ask for is not."""
+    if value is not None:
+        raise ValidationError(
+            f"{name} must be None, not {value!r}: this version of procsched does not support it yet"
+        )
+
+
 def check_rest(
     retry: object, on_exhausted: object, max_catch_up: object, limits: object, capture_output: object
 ) -> None:
@@ -109,18 +111,11 @@ def check_rest(
         and capture_output is False
     ):
         return  # what nearly every call gives
-    if not isinstance(retry, RetryPolicy):
-        raise ValidationError(
-            f"retry must be a RetryPolicy, not {type(retry).__name__} {retry!r}: NO_RETRY, "
-            "DEFAULT_RETRY or RetryPolicy(max_attempts=...)"
-        )
+    check_retry(retry)
     if on_exhausted not in ON_EXHAUSTED:
         raise ValidationError(f'on_exhausted must be "dead_letter" or "continue", not {on_exhausted!r}')
     whole_number("max_catch_up", max_catch_up)
-    if limits is not None:
-        raise ValidationError(
-            f"limits must be None, not {limits!r}: this version of procsched does not enforce limits yet"
-        )
+    check_limits("limits", limits)
     check_flag("capture_output", capture_output)
 
 

@@ -13,7 +13,7 @@ import math
 
 from procsched._core.models import ExecutionRecord, MisfirePolicy, OverrunPolicy
 from procsched._core.queues import ROUNDING
-from procsched.errors import ScheduleError
+from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules import After, FixedDelay, FixedRate, OneTime
 
 TYPE_CHECKING = False
@@ -39,6 +39,18 @@ LONG_WAIT: Final = 5.0  # seconds
 def kind_of(schedule: object) -> int:
     """Return the kind of a schedule; a subclass of a given one is foreign, since it may answer anything."""
     return _KINDS.get(type(schedule), OTHER)
+
+
+def check_schedule(schedule: object) -> None:
+    """Refuse what is no schedule."""
+    if isinstance(schedule, type):
+        raise ValidationError(f"schedule must be an object, not the class {schedule.__name__}: call it first")
+    for method in ("first_run", "next_run"):
+        if not callable(getattr(schedule, method, None)):
+            raise ValidationError(
+                f"schedule must have first_run(now) and next_run(record, now); {type(schedule).__name__} "
+                f"{schedule!r} has no {method}: use OneTime, After, FixedDelay, FixedRate or CronSchedule"
+            )
 
 
 class Plan:

@@ -19,7 +19,8 @@ from procsched._core.models import (
     Task,
     TaskEvent,
 )
-from procsched._core.planning import OTHER, kind_of, plan_first
+from procsched._core.names import check_names
+from procsched._core.planning import OTHER, check_schedule, kind_of, plan_first
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -105,7 +106,7 @@ class Scheduler(Control):
             raise ValidationError(f"ids must be an object with next_id(), not {ids!r}")
         if pool is None:
             # Here and not above: a scheduler on threads needs no processes.
-            from procsched.workers.options import POOL_OPTIONS, check_names
+            from procsched.workers.options import POOL_OPTIONS
             from procsched.workers.pool import ProcessPool
 
             check_names(pool_options, (*_OWN_OPTIONS, *POOL_OPTIONS))
@@ -250,7 +251,7 @@ class Scheduler(Control):
             options.check_action(action)
         kind = kind_of(schedule)
         if kind == OTHER:
-            options.check_schedule(schedule)
+            check_schedule(schedule)
         if type(priority) is not Priority:
             priority = options.checked_priority(priority)
         if type(args) is not tuple:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from procsched._core.checks import check_flag, finite_seconds, whole_number
-from procsched._core.names import check_names as check_names
 from procsched.errors import ValidationError
 from procsched.workers import managed
 

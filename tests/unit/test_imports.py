@@ -75,14 +75,22 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
-    "procsched.calls": EDGES | {"procsched.future", "procsched.workers"},
+    "procsched.call_options": CORE,
+    "procsched.calls": EDGES | {"procsched.call_options", "procsched.future", "procsched.workers"},
     "procsched.progress": {"procsched.errors"},
     "procsched.mapping": EDGES
-    | {"procsched.calls", "procsched.child.chunks", "procsched.future", "procsched.progress"},
-    "procsched.aio": {"procsched.calls", "procsched.future"},
+    | {
+        "procsched.call_options",
+        "procsched.calls",
+        "procsched.child.chunks",
+        "procsched.future",
+        "procsched.progress",
+    },
+    "procsched.aio": {"procsched.call_options", "procsched.calls", "procsched.future"},
     "procsched.executor": EDGES
     | {
         "procsched.aio",
+        "procsched.call_options",
         "procsched.calls",
         "procsched.future",
         "procsched.listeners",

@@ -1,0 +1,76 @@
+"""The options of a call, checked: those of an executor, of a view of it, and of one `run`."""
+
+from __future__ import annotations
+
+from procsched._core.checks import check_flag
+from procsched._core.models import NO_RETRY, Priority
+from procsched._core.names import check_names
+from procsched._core.options import check_limits, check_retry, checked_priority, checked_times
+from procsched.errors import ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _NotGiven:
+    """The default of an option that may be None. It shows in signatures."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+UNSET: Any = _NotGiven()
+
+
+class Options:
+    """The settings of a call. Not changed once they are made: `replace` makes a changed copy."""
+
+    __slots__ = ("capture_output", "grace", "name", "priority", "retry", "soft_timeout", "timeout")
+
+    def __init__(self) -> None:
+        self.timeout: float | None = None
+        self.soft_timeout: float | None = None
+        self.grace = 0.0
+        self.priority = Priority.NORMAL
+        self.retry = NO_RETRY
+        self.name = ""
+        self.capture_output = False
+
+    def replace(self, **changes: Any) -> Options:
+        """Return a copy with `changes`; a value of `UNSET` changes nothing.
+
+        Raises:
+            ValidationError: naming the option.
+        """
+        made = Options()
+        for name in Options.__slots__:
+            setattr(made, name, getattr(self, name))
+        for name, value in changes.items():
+            if value is UNSET:
+                continue
+            if name in Options.__slots__:
+                setattr(made, name, value)
+            elif name in ("limits", "sandbox"):
+                check_limits(name, value)
+            else:
+                check_names((name,), (*Options.__slots__, "limits"))
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        self.timeout, self.soft_timeout, self.grace = checked_times(
+            self.timeout, self.soft_timeout, self.grace
+        )
+        self.priority = checked_priority(self.priority)
+        check_retry(self.retry)
+        if self.retry.jitter:
+            import random  # noqa: F401, for `backoff`: when a call has failed no descriptor may be left
+        if not isinstance(self.name, str):
+            raise ValidationError(f"name must be a text, not {type(self.name).__name__} {self.name!r}")
+        check_flag("capture_output", self.capture_output)
+
+    @property
+    def per_item(self) -> bool:
+        """Whether each item of a `map` is an attempt of its own."""
+        return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
