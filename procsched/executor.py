@@ -30,7 +30,94 @@ if TYPE_CHECKING:
 LONGEST_SPIN = 0.001  # seconds
 
 
-class ProcessExecutor(Executor):
+class _Submitter:
+    """Where calls are submitted: an executor, or a view of one."""
+
+    _core: Core
+    _options: Options  # of the calls
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
+        """Schedule ``fn(*args, **kwargs)`` and return its future.
+
+        What cannot be pickled fails this future alone, with a `TaskSerializationError`. All arguments, also one that
+        is called `timeout`, are the function's: settings of the call are `options(timeout=...).submit(...)`.
+
+        Raises:
+            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor.
+        """
+        return self._core.submit(fn, args, kwargs, self._options)
+
+    def map(
+        self,
+        fn: Callable[..., R],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        return_exceptions: bool = False,
+        progress: bool | Callable[[int, int | None], object] | None = None,
+    ) -> Iterator[R]:
+        """Return an iterator over the results of ``fn`` applied to the items, in their order.
+
+        As in the standard library all items are sent at once, and run also if nobody takes the results, unless
+        `buffersize` is given. Leaving the iterator early cancels what has not ended, running calls too.
+
+        Args:
+            timeout: seconds from this call after which waiting for a result raises TimeoutError. A limit for each
+                item is `options(timeout=...)`.
+            chunksize: items sent together. They are one attempt, unless there is a limit or a retry for each item,
+                or `return_exceptions`: then each item is, and keeps its outcome whatever becomes of the others.
+            buffersize: chunks sent ahead of the consumer; the iterables are then read as results are taken, and may
+                be endless.
+            return_exceptions: yield an item's exception in its place instead of raising it.
+            progress: called with (done, total) whenever a chunk has ended, in whatever order they do; total is None
+                while it is not known. It runs in the thread that takes the results, while it waits for one, and
+                what it raises comes out there. True draws a bar on standard error if that is a terminal; it needs
+                ``procsched[progress]``.
+        Raises:
+            ValidationError: naming the parameter; for ``progress=True`` also where tqdm is not installed.
+            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor; from the
+                iterator as well, where it has more to send.
+        Thread safety: the iterator is for one thread at a time.
+        """
+        return mapping.start(
+            self._core,
+            self._options,
+            fn,
+            iterables,
+            self,
+            timeout=timeout,
+            chunksize=chunksize,
+            buffersize=buffersize,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        )
+
+    async def run(
+        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
+    ) -> R:
+        """Return ``fn(*args, **kwargs)``, called in a worker, without blocking the event loop or any thread.
+
+        Cancelling the task that awaits this ends the call, with everything it started.
+
+        Args:
+            timeout: seconds after which the call is ended, None for no limit; the executor's own by default. For a
+                function that takes a `timeout` itself, use ``functools.partial``.
+        Raises:
+            TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
+            concurrent.futures.CancelledError: it was withdrawn before it started, by a shutdown.
+            Exception: what `fn` raised.
+            SchedulerStateError: after a shutdown.
+        Thread safety: call from any event loop.
+        """
+        from procsched import aio  # here, for it imports asyncio
+
+        options = self._options if timeout is UNSET else self._options.replace(timeout=timeout)
+        result: R = await aio.run(self._core, options, fn, args, kwargs)
+        return result
+
+
+class ProcessExecutor(_Submitter, Executor):
     """Runs calls in child processes that can be stopped; a drop-in for `ProcessPoolExecutor`.
 
     Args:
@@ -102,79 +189,6 @@ class ProcessExecutor(Executor):
         # When nobody refers to the executor any more it finishes its calls and ends.
         self._finalizer = weakref.finalize(self, self._core.shutdown, wait=False, cancel=False)
         self._finalizer.atexit = False
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
-        """Schedule ``fn(*args, **kwargs)`` and return its future.
-
-        What cannot be pickled fails this future alone, with a `TaskSerializationError`. All arguments, also one that
-        is called `timeout`, are the function's: settings of the call are `options(timeout=...).submit(...)`.
-
-        Raises:
-            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor.
-        """
-        return self._core.submit(fn, args, kwargs, self._options)
-
-    def map(
-        self,
-        fn: Callable[..., R],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool | Callable[[int, int | None], object] | None = None,
-    ) -> Iterator[R]:
-        """Return an iterator over the results of ``fn`` applied to the items, in their order.
-
-        As in the standard library all items are sent at once, and run also if nobody takes the results, unless
-        `buffersize` is given. Leaving the iterator early cancels what has not ended, running calls too.
-
-        Args:
-            timeout: seconds from this call after which waiting for a result raises TimeoutError. A limit for each
-                item is `options(timeout=...)`.
-            chunksize: items sent together. They are one attempt, unless there is a limit or a retry for each item,
-                or `return_exceptions`: then each item is, and keeps its outcome whatever becomes of the others.
-            buffersize: chunks sent ahead of the consumer; the iterables are then read as results are taken, and may
-                be endless.
-            return_exceptions: yield an item's exception in its place instead of raising it.
-            progress: called with (done, total) whenever a chunk has ended, in whatever order they do; total is None
-                while it is not known. It runs in the thread that takes the results, while it waits for one, and
-                what it raises comes out there. True draws a bar on standard error if that is a terminal; it needs
-                ``procsched[progress]``.
-        Raises:
-            ValidationError: naming the parameter; for ``progress=True`` also where tqdm is not installed.
-            SchedulerStateError: after a shutdown, or in a fork of the process that made the executor; from the
-                iterator as well, where it has more to send.
-        Thread safety: the iterator is for one thread at a time.
-        """
-        return self.options().map(
-            fn,
-            *iterables,
-            timeout=timeout,
-            chunksize=chunksize,
-            buffersize=buffersize,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        )
-
-    async def run(
-        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
-    ) -> R:
-        """Return ``fn(*args, **kwargs)``, called in a worker, without blocking the event loop or any thread.
-
-        Cancelling the task that awaits this ends the call, with everything it started.
-
-        Args:
-            timeout: seconds after which the call is ended, None for no limit; the executor's own by default. For a
-                function that takes a `timeout` itself, use ``functools.partial``.
-        Raises:
-            TaskTimeoutError, WorkerCrashedError, TaskKilledError, TaskLostError: how else it ended.
-            concurrent.futures.CancelledError: it was withdrawn before it started, by a shutdown.
-            Exception: what `fn` raised.
-            SchedulerStateError: after a shutdown.
-        Thread safety: call from any event loop.
-        """
-        return await ExecutorView(self, self._options).run(fn, *args, timeout=timeout, **kwargs)
 
     def options(
         self,
@@ -256,47 +270,10 @@ class ProcessExecutor(Executor):
         return f"<ProcessExecutor of {self._core.pool.size} workers, {len(self._core.open)} calls open>"
 
 
-class ExecutorView:
+class ExecutorView(_Submitter):
     """An executor with other settings for its calls: see `ProcessExecutor.options`."""
 
     def __init__(self, executor: ProcessExecutor, options: Options) -> None:
-        self._executor = executor
+        self._executor = executor  # it would finish if nobody referred to it
+        self._core = executor._core
         self._options = options
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
-        """Schedule a call with the view's settings: see `ProcessExecutor.submit`."""
-        return self._executor._core.submit(fn, args, kwargs, self._options)
-
-    def map(
-        self,
-        fn: Callable[..., R],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool | Callable[[int, int | None], object] | None = None,
-    ) -> Iterator[R]:
-        """Map with the view's settings: see `ProcessExecutor.map`."""
-        return mapping.start(
-            self._executor._core,
-            self._options,
-            fn,
-            iterables,
-            self._executor,
-            timeout=timeout,
-            chunksize=chunksize,
-            buffersize=buffersize,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        )
-
-    async def run(
-        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
-    ) -> R:
-        """Run a call with the view's settings: see `ProcessExecutor.run`."""
-        from procsched import aio  # here, for it imports asyncio
-
-        options = self._options if timeout is UNSET else self._options.replace(timeout=timeout)
-        result: R = await aio.run(self._executor._core, options, fn, args, kwargs)
-        return result
