@@ -307,7 +307,8 @@ class Worker(Sender):
         if not captures and self.has_been_silent():
             return
         text, stack, truncated = output.take()
-        self.watch_side(True)
+        if not self.dead:
+            self.watch_side(True)
         if ending.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED):  # else it came back from where it was
             ending.stack = stack
         if captures:
