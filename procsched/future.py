@@ -298,4 +298,4 @@ class ProcessFuture(Future["R"]):
 
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
         number, started_at, seconds, ending = attempt
-        return record_of(ending, number, started_at, seconds, name=self._name)
+        return record_of(ending, ending.result, started_at, seconds, number, self._name)

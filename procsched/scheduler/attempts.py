@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from procsched._core.frozen import twin
-from procsched._core.models import Dropped, ExecutionRecord, Outcome, Sealed
-from procsched.workers.base import Call, pace_of
+from procsched._core.models import Dropped, Sealed
+from procsched.workers.base import Call, pace_of, record_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
     from procsched._core.entries import Entry
+    from procsched._core.models import ExecutionRecord
     from procsched.workers.base import Ending
 
     class Owner(Protocol):
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
         def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
             """Hear of progress."""
-
-
-_OpenRecord = twin(ExecutionRecord)
-_SUCCEEDED, _TIMED_OUT = Outcome.SUCCEEDED, Outcome.TIMED_OUT
 
 
 class Attempt(Call):
@@ -81,40 +77,25 @@ class Attempt(Call):
 
     def record(self, ending: Ending, mono: float, result_limit: int) -> ExecutionRecord:
         """Return the record of this attempt, which ended at the steady time `mono`."""
-        entry = self.entry
-        outcome = ending.outcome
         result = ending.result
         if type(result) is Sealed and len(result.data) > result_limit:
             result = Dropped(len(result.data))
-        record = _OpenRecord()
-        record.attempt = self.attempt
         seconds = max(0.0, mono - self.started_mono)
         if ending.seconds is not None:
             seconds = min(seconds, ending.seconds)  # its start may have been heard of late
-        record.started_at = self.started_at
-        record.finished_at = self.started_at + seconds
-        record.ok = outcome is _SUCCEEDED
-        record.error = ending.error
-        record.timed_out = outcome is _TIMED_OUT
-        record.outcome = outcome
-        record.task_id = self.task_id
-        record.name = self.name
-        record.run = self.run
-        record.due_at = entry.due_wall
-        record.missed = entry.stands_for
-        record.result = result
-        record.traceback = ending.traceback
-        record.stack = ending.stack
-        record.pid = ending.pid
-        record.exit_code = ending.exit_code
-        record.signal = ending.signal
-        record.limit = ending.limit
-        record.cpu_seconds = ending.cpu_seconds
-        record.peak_rss = ending.peak_rss
-        record.output = ending.output
-        record.output_truncated = ending.output_truncated
-        record.__class__ = ExecutionRecord
-        return record  # type: ignore[no-any-return]
+        entry = self.entry
+        return record_of(
+            ending,
+            result,
+            self.started_at,
+            seconds,
+            self.attempt,
+            self.name,
+            self.task_id,
+            self.run,
+            entry.due_wall,
+            entry.stands_for,
+        )
 
 
 def causes_of(record: ExecutionRecord) -> str:

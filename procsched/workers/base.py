@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
+from procsched._core.frozen import twin
 from procsched._core.models import ExecutionRecord, Outcome
 
 TYPE_CHECKING = False
@@ -61,39 +62,56 @@ class Ending:
         self.pid = pid
 
 
+_OpenRecord = twin(ExecutionRecord)  # one is made for every attempt
+_SUCCEEDED, _TIMED_OUT = Outcome.SUCCEEDED, Outcome.TIMED_OUT  # looking up a member of an enum takes its time
+
+
 def record_of(
-    ending: Ending, attempt: int, started_at: float, seconds: float, **known: Any
+    ending: Ending,
+    result: Any,
+    started_at: float,
+    seconds: float,
+    attempt: int,
+    name: str,
+    task_id: str = "",
+    run: int = 1,
+    due_at: float | None = None,
+    missed: int = 0,
 ) -> ExecutionRecord:
-    """Return the record of an attempt.
+    """Return the record of an attempt. Of the arguments that are not explained see `ExecutionRecord`.
 
     Args:
-        attempt: its number.
+        result: that of the ending, or what stands in its place.
         started_at: UNIX seconds.
         seconds: how long it took.
-        known: what its owner knows beyond the ending: ids, names, the slot; a `result` in place of the ending's own.
     """
     outcome = ending.outcome
-    known.setdefault("result", ending.result)
-    return ExecutionRecord(
-        attempt,
-        started_at,
-        started_at + seconds,
-        outcome is Outcome.SUCCEEDED,
-        ending.error,
-        outcome is Outcome.TIMED_OUT,
-        outcome=outcome,
-        traceback=ending.traceback,
-        stack=ending.stack,
-        pid=ending.pid,
-        exit_code=ending.exit_code,
-        signal=ending.signal,
-        limit=ending.limit,
-        cpu_seconds=ending.cpu_seconds,
-        peak_rss=ending.peak_rss,
-        output=ending.output,
-        output_truncated=ending.output_truncated,
-        **known,
-    )
+    record = _OpenRecord()
+    record.attempt = attempt
+    record.started_at = started_at
+    record.finished_at = started_at + seconds
+    record.ok = outcome is _SUCCEEDED
+    record.error = ending.error
+    record.timed_out = outcome is _TIMED_OUT
+    record.outcome = outcome
+    record.task_id = task_id
+    record.name = name
+    record.run = run
+    record.due_at = due_at
+    record.missed = missed
+    record.result = result
+    record.traceback = ending.traceback
+    record.stack = ending.stack
+    record.pid = ending.pid
+    record.exit_code = ending.exit_code
+    record.signal = ending.signal
+    record.limit = ending.limit
+    record.cpu_seconds = ending.cpu_seconds
+    record.peak_rss = ending.peak_rss
+    record.output = ending.output
+    record.output_truncated = ending.output_truncated
+    record.__class__ = ExecutionRecord
+    return record  # type: ignore[no-any-return]
 
 
 class Pace:
