@@ -179,8 +179,8 @@ class Dispatcher:
         """Take calls that wait behind one that takes long, for a worker that is free; return whether there were any."""
         look_again = False
         for worker in self.busy:
-            waiting, since = worker.waiting_locked()
-            if waiting > 0:
+            since = worker.waiting_since_locked()
+            if since < math.inf:
                 if time.monotonic() - since > LATE and worker.recall_locked():
                     return True
                 look_again = True
@@ -192,11 +192,9 @@ class Dispatcher:
     def _take_late_locked(self) -> None:
         """Take back what waits behind calls that take long, before others are started that came later."""
         for worker in self.busy:
-            if worker.ahead:
-                waiting, since = worker.waiting_locked()
-                if waiting > 0 and time.monotonic() - since > OUTRUN:
-                    worker.recall_locked()
-                    return  # `busy` is as it was, but one at a time is enough
+            if worker.ahead and time.monotonic() - worker.waiting_since_locked() > OUTRUN:
+                worker.recall_locked()
+                return  # `busy` is as it was, but one at a time is enough
 
     def recall(self) -> None:
         """Have every call that was sent ahead either begun or back in its source, before this returns."""

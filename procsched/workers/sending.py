@@ -268,10 +268,11 @@ class Sender(Alarm):
             return False
         return time.monotonic() - self._since_locked() <= BRIEF
 
-    def waiting_locked(self) -> tuple[int, float]:
-        """Return how many of the calls sent ahead have not begun, and since when the one before has been running."""
-        waiting = self.ahead[-1].number - self.page[STARTED] if self.ahead else 0
-        return waiting, self._since_locked()
+    def waiting_since_locked(self) -> float:
+        """Return since when calls that were sent ahead wait for the one before them; infinity where none waits."""
+        if not self.ahead or self.page[STARTED] >= self.ahead[-1].number:
+            return math.inf
+        return self._since_locked()
 
     def _since_locked(self) -> float:
         """Return since when the worker has been at what it does, as far as is known."""

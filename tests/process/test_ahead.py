@@ -203,7 +203,7 @@ def test_nothing_more_is_sent_behind_a_call_that_turns_out_long(bench: Bench) ->
         bench, {"log": log.path, "value": "first", "gate": gate}, *lined_up(log, "a", "b")
     )
     log.wait("first")
-    since = worker.waiting_locked()[1]
+    since = worker.waiting_since_locked()
     support.eventually(lambda: time.monotonic() - since > sending.BRIEF)
     late = [submit(bench, **call) for call in lined_up(log, "c", "d")]
     with bench.core.lock:
@@ -360,7 +360,7 @@ def test_a_timeout_does_not_count_the_wait_behind_another_call(bench: Bench) -> 
         {"log": log.path, "value": "third", "gate": gates[2], "timeout": 0.5},
     )
     log.wait("first")
-    since = worker.waiting_locked()[1]
+    since = worker.waiting_since_locked()
     support.eventually(lambda: time.monotonic() > since + 0.7)
     assert has_ahead(worker)
     open_gate(gates[0])
@@ -411,7 +411,7 @@ def test_what_began_behind_a_late_answer_ends_in_peace(bench: Bench) -> None:
     worker, futures = line_up(bench, first, *lined_up(log, "a"), last, *lined_up(log, "b"))
     log.wait("first")
     with bench.deaf():
-        since = worker.waiting_locked()[1]
+        since = worker.waiting_since_locked()
         support.eventually(lambda: time.monotonic() > since + 0.25)
         open_gate(gates[0])
         log.wait("last")
