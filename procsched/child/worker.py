@@ -54,7 +54,7 @@ BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 _TIMERS = tuple(
     getattr(signal, name)
-    for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+    for name in ("ITIMER_VIRTUAL", "ITIMER_PROF")
     if hasattr(signal, name)
 )
 
@@ -314,6 +314,7 @@ class Worker:
             self.last, self.number = self.number or self.last, 0
         while True:
             try:
+                signal.alarm(0)  # the third, ITIMER_REAL, in half the time
                 for which in _TIMERS:
                     signal.setitimer(which, 0)
                 break
