@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _FINISHED = "FINISHED"  # the states of the standard library's Future
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
+LONGEST_HOLD = 1.0  # seconds for which others may hold a future's condition, at its end
+SHORT_HOLD = 0.001  # the same after one that was held for longer
 _ENDED = (_FINISHED, *_CANCELLED)
 _SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
 
@@ -100,20 +102,23 @@ class ProcessFuture(Future["R"]):
             self._state = _FINISHED
             self._open()
             return
-        with condition._lock:  # see `_mark_cancelled`
-            if self._state in _CANCELLED:  # by a signal handler, which could not have the call ended at once
-                return
-            self._state = _FINISHED
-            self._open()
+        _holding(condition, lambda held: self._finish(ending, condition if held else None))
+
+    def _finish(self, ending: Ending, condition: threading.Condition | None) -> None:
+        if self._state in _CANCELLED:  # by a signal handler, which could not have the call ended at once
+            return
+        self._state = _FINISHED
+        self._open()
+        if condition is not None:
             condition.notify_all()
-            try:
-                for waiter in self._waiters:
-                    if ending.outcome is Outcome.SUCCEEDED:
-                        waiter.add_result(self)
-                    else:
-                        waiter.add_exception(self)
-            finally:
-                self._invoke_callbacks()
+        try:
+            for waiter in self._waiters:
+                if ending.outcome is Outcome.SUCCEEDED:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+        finally:
+            self._invoke_callbacks()
 
     def _open(self) -> None:
         """Let those through who wait in `result` or `exception`."""
@@ -166,21 +171,23 @@ class ProcessFuture(Future["R"]):
     def _mark_cancelled(self) -> bool:
         """Enter the cancelled state from pending or running, and tell the waiters. Where it was interrupted, go on."""
         condition = self._condition
-        # The lock itself: where a signal handler raises on the way into a condition, that keeps its lock for good.
-        with condition._lock:  # type: ignore[attr-defined]
-            if self._state == _FINISHED:
-                return False
-            if self._cancel_told:
-                return True
-            # All of it with the lock: who finds the state changed may rely on the callbacks being on their way.
-            self._state = "CANCELLED_AND_NOTIFIED"
-            self._open()
+        return _holding(condition, lambda held: self._enter_cancelled(condition if held else None))
+
+    def _enter_cancelled(self, condition: threading.Condition | None) -> bool:
+        if self._state == _FINISHED:
+            return False
+        if self._cancel_told:
+            return True
+        # All of it with the lock: who finds the state changed may rely on the callbacks being on their way.
+        self._state = "CANCELLED_AND_NOTIFIED"
+        self._open()
+        if condition is not None:
             condition.notify_all()
-            while self._told < len(self._waiters):
-                self._waiters[self._told].add_cancelled(self)
-                self._told += 1
-            self._invoke_callbacks()
-            self._cancel_told = True
+        while self._told < len(self._waiters):
+            self._waiters[self._told].add_cancelled(self)
+            self._told += 1
+        self._invoke_callbacks()
+        self._cancel_told = True
         return True
 
     def result(self, timeout: float | None = None) -> R:
@@ -299,3 +306,27 @@ class ProcessFuture(Future["R"]):
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
         number, started_at, seconds, ending = attempt
         return record_of(ending, ending.result, started_at, seconds, number, self._name)
+
+
+def _holding(condition: threading.Condition, act: Callable[[bool], R]) -> R:
+    """Call `act` with a condition's lock held, and say whether it is.
+
+    The lock itself, not the condition: where a signal handler raises on the way into that, the lock is kept for good.
+    It may be so already, by a function of the standard library. Then a thread of ours goes on without it after a while,
+    and sooner with the next ones: such a function has the conditions of many futures.
+    """
+    global _patience
+    lock: Any = condition._lock  # type: ignore[attr-defined]
+    if threading.current_thread() is threading.main_thread():
+        with lock:
+            return act(True)
+    held = lock.acquire(timeout=_patience)
+    _patience = LONGEST_HOLD if held else SHORT_HOLD
+    try:
+        return act(held)
+    finally:
+        if held:
+            lock.release()
+
+
+_patience = LONGEST_HOLD

@@ -52,11 +52,7 @@ _getsignal: Any = signal.getsignal
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
-_TIMERS = tuple(
-    getattr(signal, name)
-    for name in ("ITIMER_VIRTUAL", "ITIMER_PROF")
-    if hasattr(signal, name)
-)
+_TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
 
 
 class Worker:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+import procsched.future
 from procsched import Outcome, RemoteError, ValidationError
 from procsched._core.models import Sealed
 from procsched.future import ProcessFuture
@@ -71,6 +72,22 @@ def test_a_future_does_not_end_while_its_condition_is_held() -> None:
         assert future._state == "PENDING"
     thread.join(support.TIMEOUT)
     assert future.result(0) == 1
+
+
+@pytest.mark.parametrize("how", ["ends", "is cancelled"])
+def test_a_condition_that_is_kept_for_good_holds_nobody_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `concurrent.futures.wait` leaves it, where a signal handler raises in the midst of it."""
+    monkeypatch.setattr(procsched.future, "_patience", 0.01)
+    future = make()
+    future._condition.acquire()
+    called: list[Any] = []
+    thread = start(future._settle, succeeded(1)) if how == "ends" else start(future._mark_cancelled)
+    thread.join(support.TIMEOUT)
+    assert future.done()
+    assert future.cancelled() == (how == "is cancelled")
+    future._condition.release()
+    future.add_done_callback(called.append)
+    assert called == [future]
 
 
 def test_whoever_finds_the_mark_of_the_end_finds_the_end() -> None:
