@@ -13,20 +13,16 @@ can be collected: its core then finishes the calls and ends.
 
 from __future__ import annotations
 
-import atexit
 import collections
 import functools
-import logging
 import os
-import queue
-import sys
 import threading
 import time
-import weakref
 
+from procsched import exits
 from procsched._core.models import Outcome, Priority
 from procsched._interrupts import Latch, apart
-from procsched._logs import say
+from procsched.callbacks import Callbacks
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.workers.base import AHEAD_BYTES, Call, pace_of
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
-START_WAIT = 1.0  # seconds that the first done-callback waits for the callback thread to be started
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # Where a call stands, as the core sees it. No enum: to look up a member takes a tenth of a microsecond.
 WAITING = 0  # in a queue, or between two attempts
@@ -49,10 +44,6 @@ HANDED = 1  # taken by the pool, maybe ahead of its start
 OVER = 2  # its last attempt has ended, or it was withdrawn
 AFTER_SHUTDOWN = (  # it begins with the words of the standard library
     "cannot schedule new futures after shutdown: make a new executor, or submit before this one is shut down"
-)
-AT_EXIT = (
-    "cannot schedule new futures after shutdown: the interpreter is ending; submit before the end of the main script, "
-    "and wait for the results there"
 )
 
 
@@ -121,10 +112,8 @@ class Core:
         self.drained = Latch()  # set when, after a shutdown, nothing is open
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
-        self.callbacks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.callback_thread: threading.Thread | None = None  # started and ended by the I/O thread
-        _made.add(self)
-        self.callbacks_ready = Latch()  # set when it was started, or could not be
+        self.callbacks = Callbacks(pool)
+        exits.note(self)
 
     # -- submitting ----------------------------------------------------------------------------------------
 
@@ -229,7 +218,7 @@ class Core:
                 if self.refused:  # a shutdown meanwhile found nothing to end
                     self.pool.loop.call_soon(functools.partial(self.pool.shutdown, 5.0))
                 else:
-                    _live.add(self)
+                    exits.keep(self)
 
     def check_open(self) -> None:
         """Refuse where this executor takes no calls."""
@@ -472,65 +461,15 @@ class Core:
 
     # -- callbacks -----------------------------------------------------------------------------------------
 
-    def run_callbacks(self, future: ProcessFuture[Any], run: Callable[[], None]) -> None:
+    def run_callbacks(self, run: Callable[[], None]) -> None:
         """Run the done-callbacks of a future on the callback thread."""
         self.callbacks.put(run)
-        if self.callback_thread is None:
-            self.pool.loop.call_soon(self.start_callbacks)
 
     def ready_callbacks(self) -> None:
-        """Have the callback thread started before there is something for it to run.
-
-        When that is due, no thread may be left; and from the end of the main script on Python 3.12 starts none.
-        """
-        if self.callback_thread is not None or not self.started or self.finishing:
-            return
-        self.pool.loop.call_soon(self.start_callbacks)
-        if not self.holds_lock() and threading.current_thread() is not self.io_thread():
-            self.callbacks_ready.wait(START_WAIT)
-
-    def start_callbacks(self) -> None:
-        """Start the callback thread, once. On the I/O thread: no signal handler interrupts that."""
-        if self.callback_thread is None:
-            thread = threading.Thread(target=self.serve_callbacks, name="procsched-callbacks", daemon=True)
-            self.callback_thread = thread  # before it runs: a callback may ask whether it is on this thread
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no thread left; tried again at the next ending
-                self.callback_thread = None
-                raise
-            finally:
-                self.callbacks_ready.set()
-
-    def end_callbacks(self) -> None:
-        """Have the callback thread end when it has run what there is. On the I/O thread."""
-        if self.callback_thread is not None:
-            self.callbacks.put(None)
-
-    def serve_callbacks(self) -> None:
-        """Be the callback thread."""
-        while (run := self.callbacks.get()) is not None:
-            self.call_back(run)
-            run = None  # no future is kept alive by an idle thread
-
-    @staticmethod
-    def call_back(run: Callable[[], None]) -> None:
-        """Run the callbacks of a future, whatever they raise."""
-        try:
-            run()
-        except BaseException as error:
-            # The library logs an Exception; SystemExit and the like come through to here.
-            say(logging.ERROR, "procsched: a done-callback raised", error=error)
-
-    def run_left_callbacks(self) -> None:
-        """Run in this thread what is left, where no callback thread could be started."""
-        while self.callback_thread is None:
-            try:
-                run = self.callbacks.get_nowait()
-            except queue.Empty:
-                return
-            if run is not None:
-                self.call_back(run)
+        """Have the callback thread started before there is something for it to run."""
+        if self.callbacks.thread is None and self.started and not self.finishing:
+            wait = not self.holds_lock() and threading.current_thread() is not self.io_thread()
+            self.callbacks.prepare(wait=wait)
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -556,15 +495,11 @@ class Core:
         except BaseException:
             self._shutdown_soon(cancel=cancel, kill=kill)
             raise
-        if wait and threading.current_thread() not in (self.callback_thread, self.io_thread()):
+        if wait and threading.current_thread() not in (self.callbacks.thread, self.io_thread()):
             # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
             self.drained.wait(KILL_WAIT if kill else None)
             self.pool.shutdown(10.0)
-            thread = self.callback_thread
-            if thread is not None:
-                thread.join(10.0)
-            else:
-                self.run_left_callbacks()
+            self.callbacks.join(10.0)
 
     def leave(self, *, kill: bool) -> None:
         """Shut down and wait: for the work, or, with `kill`, only for the end of the workers.
@@ -628,68 +563,7 @@ class Core:
             if self.finishing or self.open or not self.refused:
                 return
             self.finishing = True
-        _live.discard(self)
+        exits.release(self)
         self.drained.set()
         self.pool.shutdown(5.0)
-        self.pool.loop.call_soon(self.end_callbacks)
-
-
-_live: set[Core] = set()  # started and not finished; kept so that they can end their calls at exit
-
-
-def _at_exit() -> None:
-    """Finish the calls of every executor: their threads are daemons, and would be cut off.
-
-    After a KeyboardInterrupt that ended the program, or at one that comes while we wait, the calls are ended instead;
-    at a further one nothing is waited for: what is below us dies with us.
-    """
-    kill = _was_interrupted()
-    cores = list(_live)
-    while True:
-        try:
-            for core in cores:
-                core.refused = core.refused or AT_EXIT
-            if kill:  # all of them, before the first is waited for
-                for core in cores:
-                    core.shutdown(wait=False, cancel=True, kill=True)
-            for core in cores:
-                if not (kill and core.hurried):
-                    core.shutdown(wait=True, cancel=kill, kill=kill)
-            return
-        except KeyboardInterrupt:
-            _leave_as_interrupted()
-            if kill:
-                return
-            kill = True
-
-
-def _was_interrupted() -> bool:
-    """Return whether the program ends by a KeyboardInterrupt. At a prompt the last one may be long ago."""
-    kind = getattr(sys, "last_type", None)
-    return isinstance(kind, type) and issubclass(kind, KeyboardInterrupt) and not hasattr(sys, "ps1")
-
-
-def _leave_as_interrupted() -> None:
-    """Have the interpreter end as after a KeyboardInterrupt: by the signal, once all is done.
-
-    Source: CPython, Python/pythonrun.c, `run_eval_code_obj`, which notes whether the last code that was run from a
-    text ended so; Modules/main.c, `Py_RunMain`, which looks at that note.
-    """
-    try:
-        exec("raise KeyboardInterrupt")
-    except KeyboardInterrupt:
-        return
-
-
-_made: weakref.WeakSet[Core] = weakref.WeakSet()  # all that there are
-
-
-def _after_fork() -> None:
-    for core in list(_made):
-        core.after_fork()
-    _live.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+        self.pool.loop.call_soon(self.callbacks.end)

@@ -128,7 +128,7 @@ class ProcessFuture(Future["R"]):
 
     def _invoke_callbacks(self) -> None:
         if "_lazy_callbacks" in self.__dict__:
-            self._owner.run_callbacks(self, self._call_back)
+            self._owner.run_callbacks(self._call_back)
 
     def _call_back(self) -> None:
         """Run the done-callbacks, once. On the callback thread."""

@@ -494,10 +494,10 @@ import atexit
 from procsched import ProcessExecutor
 executor = ProcessExecutor(1)
 print(executor.submit(abs, -1).result())
-import procsched.calls
+import procsched.exits
 @atexit.register
 def late():
-    procsched.calls._at_exit()
+    procsched.exits._at_exit()
     try:
         executor.submit(abs, -1)
     except RuntimeError as error:

@@ -42,7 +42,8 @@ from tests.schedulers import Rig
 PACKAGE = str(Path(procsched.__file__).parent)
 LEFT_OUT = {
     *("mend_locked", "_mend_locked", "_drop_locked", "mend"),  # one handler at a time
-    *("options", "replace"),  # they change nothing
+    # They change nothing.
+    *("options", "replace", "_check", "checked_times", "checked_priority", "check_retry", "check_flag"),
 }
 
 

@@ -22,7 +22,7 @@ from tests import support
 class Owner:
     """In the place of an executor's core: runs callbacks where they are told of."""
 
-    def run_callbacks(self, future: ProcessFuture, run: Callable[[], None]) -> None:
+    def run_callbacks(self, run: Callable[[], None]) -> None:
         run()
 
     def refuse_fork(self) -> None:
@@ -191,7 +191,7 @@ def test_a_second_cancel_returns_when_the_callbacks_are_on_their_way() -> None:
     in_callbacks, go_on = threading.Event(), threading.Event()
 
     class Slow(Owner):
-        def run_callbacks(self, future: ProcessFuture, run: Callable[[], None]) -> None:
+        def run_callbacks(self, run: Callable[[], None]) -> None:
             in_callbacks.set()
             go_on.wait(support.TIMEOUT)
             run()

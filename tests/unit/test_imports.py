@@ -76,7 +76,16 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
     "procsched.call_options": CORE,
-    "procsched.calls": EDGES | {"procsched.call_options", "procsched.future", "procsched.workers"},
+    "procsched.callbacks": EDGES | {"procsched.workers"},
+    "procsched.exits": {"procsched.calls"},
+    "procsched.calls": EDGES
+    | {
+        "procsched.call_options",
+        "procsched.callbacks",
+        "procsched.exits",
+        "procsched.future",
+        "procsched.workers",
+    },
     "procsched.progress": {"procsched.errors"},
     "procsched.mapping": EDGES
     | {
