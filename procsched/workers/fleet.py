@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import os
 import pickle
 import sys
@@ -20,12 +19,13 @@ import time
 
 from procsched import _system
 from procsched._core.models import Outcome
-from procsched.child.protocol import ANSWERED, ASK_NUMBER, PAGE_SIZE, STARTED
+from procsched.child.protocol import ANSWERED, ASK_NUMBER, STARTED
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
 from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
+from procsched.workers.pages import Pages
 from procsched.workers.process import DEATH_WAIT, Worker
 from procsched.workers.sending import RUNNING_STATES, WorkerState, import_path, working_directory
 from procsched.workers.tokens import Tokens
@@ -51,7 +51,7 @@ class Fleet(Alarm):
 
     Attributes:
         workers: all that are not gone, by number; changed with the pool's lock.
-        pages: the memory shared with them, in words of eight bytes: a page for each.
+        pages: the memory shared with them.
     """
 
     def __init__(self, pool: ProcessPool) -> None:
@@ -59,16 +59,7 @@ class Fleet(Alarm):
         self.pool = pool
         self.loop = pool.loop
         self.workers: dict[int, Worker] = {}
-        slots = 2 * pool.size + 16
-        self._page_fd = _memory_file(slots * PAGE_SIZE)
-        try:
-            self._page_map = mmap.mmap(self._page_fd, slots * PAGE_SIZE)
-        except BaseException:
-            os.close(self._page_fd)
-            raise
-        self.pages = memoryview(self._page_map).cast("Q")
-        self.times = memoryview(self._page_map).cast("d")
-        self._free_pages = list(range(slots))
+        self.pages = Pages(2 * pool.size + 16)
         self._launcher: Launcher | None = None
         self._numbers = 0
         self._sent_environ: dict[str, str] = {}
@@ -140,7 +131,7 @@ class Fleet(Alarm):
         }
         if self._guard is None:
             self._guard = Guard()
-        launcher.start(self._guard, config, self._page_fd)
+        launcher.start(self._guard, config, self.pages.fd)
         self._guard = None
         self._sent_environ = environ
         self._launcher = launcher
@@ -149,8 +140,6 @@ class Fleet(Alarm):
         import socket
 
         assert self._launcher is not None
-        if not self._free_pages:
-            raise OSError("too many workers that cannot be ended")
         with contextlib.ExitStack() as undo:  # whatever is missing in between, nothing stays
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
@@ -165,8 +154,8 @@ class Fleet(Alarm):
                     parcels.setblocking(False)
                     os.set_blocking(side_read, False)
                     self._numbers += 1
-                    page = self._free_pages.pop()
-                    undo.callback(self._free_pages.append, page)
+                    page = self.pages.take()
+                    undo.callback(self.pages.give_back, page)
                     tokens = Tokens()
                     undo.callback(tokens.close)
                     worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page, parcels)
@@ -364,7 +353,7 @@ class Fleet(Alarm):
         with self.pool.lock:
             del self.workers[worker.number]
         worker.close()
-        self._free_pages.append(worker.page_index)
+        self.pages.give_back(worker.page_index)
 
     def ping(self) -> int:
         """Ask the helper for a sign of life; return a number for `helper_answered`."""
@@ -495,27 +484,7 @@ class Fleet(Alarm):
         """Let go of the shared memory, and of a guard that was not needed."""
         if self._guard is not None:
             self._guard.abandon()
-        self.pages.release()
-        self.times.release()
-        self._page_map.close()
-        os.close(self._page_fd)
-
-
-def _memory_file(size: int) -> int:
-    """Return a descriptor of `size` zero bytes that nobody else can find and that goes with its users."""
-    if _system.offers("memfd"):
-        fd = os.memfd_create("procsched", os.MFD_CLOEXEC)
-    else:
-        import tempfile
-
-        fd, path = tempfile.mkstemp(prefix="procsched-")
-        os.unlink(path)
-    try:
-        os.ftruncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+        self.pages.close()
 
 
 def _umask() -> int | None:

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from procsched._core import wire
 from procsched._parcels import send as send_parcel
-from procsched.child.protocol import PAGE_WORDS, STARTED, STARTED_AT
+from procsched.child.protocol import STARTED, STARTED_AT
 from procsched.workers.loop import READ, WRITE, Alarm
 
 TYPE_CHECKING = False
@@ -110,9 +110,7 @@ class Sender(Alarm):
         self.tokens = tokens
         self.parcels = parcels  # what goes beside the frames: the descriptors of parcels
         self.page_index = page_index
-        words = slice(page_index * PAGE_WORDS, (page_index + 1) * PAGE_WORDS)
-        self.page = fleet.pages[words]
-        self.times = fleet.times[words]  # the same memory, read as floats
+        self.page, self.times = fleet.pages.views(page_index)  # the same memory, as words and as floats
         self.state = WorkerState.STARTING  # guarded by the pool's lock
         self.call: Call | None = None  # what it runs; guarded by the pool's lock
         self.ahead: deque[Call] = deque()  # what it was sent beyond that; guarded by the pool's lock
