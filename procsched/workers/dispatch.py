@@ -69,7 +69,8 @@ class Dispatcher:
         self.holds_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         # Seconds for which who waits for a result looks whether it is there. Set before the start.
         self.spin = 0.0
-        # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`.
+        # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`. Reentrant
+        # as that one is: who was interrupted in the midst of this must not be waited for.
         self.reading = threading.RLock()
         # What is half done while a signal handler may raise, for `_mend_locked`. Guarded by lock.
         self.touched: Sender | None = None  # it is sent something, or has something taken back

@@ -1,8 +1,8 @@
-"""Socket calls that do not let go of the interpreter, for callers that spin.
+"""Socket calls that hold the GIL, for callers that spin.
 
-Python lets another thread run during each system call. Beside a thread that computes, that costs the switch interval,
-five milliseconds (sys.setswitchinterval), until the caller is let in again. These calls never wait, so nobody is held
-up for longer than they take: about a microsecond.
+Python releases it around each system call. Beside a thread that computes, that costs the switch interval, five
+milliseconds (sys.setswitchinterval), until the caller has it again. These calls never wait, so nobody is held up for
+longer than they take: about a microsecond.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 
-_library = ctypes.PyDLL(None, use_errno=True)  # what is called through it keeps the interpreter
+_library = ctypes.PyDLL(None, use_errno=True)  # what is called through it keeps the GIL
 _send = _library.send
 _send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 _send.restype = ctypes.c_ssize_t
