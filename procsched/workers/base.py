@@ -243,7 +243,7 @@ class Call:
         """Hear that a call that was sent ahead began `ago` seconds ago. From a thread of the pool, its lock held."""
 
     def ended(self, ending: Ending) -> None:
-        """Hear how the call ended. Exactly once, without the pool's lock, from a thread of the pool or one that waits."""
+        """Hear how the call ended, once. Without the pool's lock, from a thread of the pool or one that waits."""
         raise NotImplementedError
 
     def progressed(self, done: float, total: float | None, note: str) -> None:
