@@ -129,6 +129,8 @@ class Core:
             )
         if self.refused or self.is_fork:
             self.check_open()
+        if not self.started:
+            self.start()
         name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
         future: ProcessFuture[Any] = ProcessFuture(self, name, options.timeout)
         try:
@@ -139,8 +141,6 @@ class Core:
         captures = options.capture_output or self.pool.options.capture_output
         item = _Item(self, future, payload, options, None if captures else pace_of(fn))
         future._item = item
-        if not self.started:
-            self.start()
         if self.holds_lock():
             self._submit_later(item)
             return future

@@ -54,7 +54,7 @@ class Fleet(Alarm):
         pages: the memory shared with them.
     """
 
-    def __init__(self, pool: ProcessPool) -> None:
+    def __init__(self, pool: ProcessPool, guard: Guard | None) -> None:
         super().__init__()
         self.pool = pool
         self.loop = pool.loop
@@ -71,10 +71,7 @@ class Fleet(Alarm):
         self._modules: dict[str, None] | None = {}
         self._closing = False
         self._close_steps = 0
-        # Started here, for it takes a while until it listens, and a thread has to be started meanwhile.
-        self._guard: Guard | None = None
-        with contextlib.suppress(Exception):  # `_launch` tries again, and its errors are told
-            self._guard = Guard()
+        self._guard = guard
 
     # -- workers come --------------------------------------------------------------------------------------
 

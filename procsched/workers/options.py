@@ -6,7 +6,6 @@ import os
 
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched.errors import ValidationError
-from procsched.workers import managed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,9 +52,11 @@ class PoolOptions:
             raise ValidationError(
                 f"initargs must be a tuple or a list, not {kind} {initargs!r}: write (value,)"
             )
-        self.initializer = (
-            None if initializer is None else managed.pack(initializer, tuple(initargs), {}, apart=False)
-        )
+        self.initializer = None
+        if initializer is not None:
+            from procsched.workers import managed  # here, as in `ProcessPool.pack`
+
+            self.initializer = managed.pack(initializer, tuple(initargs), {}, apart=False)
         if not isinstance(preload, (tuple, list, set, frozenset)) or not all(
             isinstance(name, str) for name in preload
         ):

@@ -14,6 +14,7 @@ Which call goes to which worker, and when, is in `dispatch.py`, with the rules o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -29,14 +30,12 @@ from procsched._interrupts import Latch
 from procsched._logs import say
 from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
-from procsched.workers import managed
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.dispatch import Dispatcher
-from procsched.workers.fleet import Fleet
+from procsched.workers.guard import Guard
 from procsched.workers.loop import Loop
 from procsched.workers.options import PoolOptions
-from procsched.workers.process import Worker
 from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, WorkerState
 
 TYPE_CHECKING = False
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from procsched.protocols import CallSource, Clock
     from procsched.workers.base import Call
+    from procsched.workers.process import Worker
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -122,6 +122,7 @@ class ProcessPool(Dispatcher):
         self._fleet_closing = False
         self._closed = Latch()
         self._pid = os.getpid()
+        self._pack: Callable[..., Any] | None = None
         self._wears = self.options.max_runs is not None or self.options.max_rss is not None
 
     # -- for the owner, from any thread --------------------------------------------------------------------
@@ -132,7 +133,11 @@ class ProcessPool(Dispatcher):
         Raises:
             TaskSerializationError: something in it cannot be pickled; says what and where.
         """
-        return managed.pack(action, args, kwargs)
+        if self._pack is None:
+            from procsched.workers import managed  # here, so that an executor's helper is on its way by then
+
+            self._pack = managed.pack
+        return self._pack(action, args, kwargs)
 
     def start(self, source: CallSource, clock: Clock) -> None:
         """Begin to serve `source`: start the I/O thread, the helper and a first worker.
@@ -146,15 +151,23 @@ class ProcessPool(Dispatcher):
         self.real_clock = isinstance(clock, SystemClock)
         self.awake = getattr(clock, "awake", clock.monotonic)
         self._pid = os.getpid()
-        self.loop = Loop("procsched-io", self._on_loop_error, self.lock)
+        # First of all, for it takes a while until it listens: the rest of what we are made of is imported meanwhile.
+        guard = None
+        with contextlib.suppress(Exception):  # the fleet tries again, and its errors are told
+            guard = Guard()
+        with contextlib.ExitStack() as undo:
+            if guard is not None:
+                undo.callback(guard.abandon)
+            from procsched.workers.fleet import Fleet
+
+            self.loop = Loop("procsched-io", self._on_loop_error, self.lock)
+            undo.callback(self.loop.close)
+            self.fleet = Fleet(self, guard)
+            undo.pop_all()
         try:
-            self.fleet = Fleet(self)
-            try:
-                self.loop.start()
-            except BaseException:  # no thread can be started now
-                self.fleet.release()
-                raise
-        except BaseException:
+            self.loop.start()
+        except BaseException:  # no thread can be started now
+            self.fleet.release()
             self.loop.close()
             raise
         self._source = source

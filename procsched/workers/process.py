@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import time
+from _socket import MSG_PEEK  # importing `socket` takes milliseconds
 
 from procsched import _system
 from procsched._core import wire
@@ -41,6 +41,7 @@ from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Any
 
     from procsched.workers.base import Call, Ending
@@ -152,7 +153,7 @@ class Worker(Sender):
                 return
             fd = self.sock.fileno()
             try:
-                data = holding.receive(fd, SPUN, socket.MSG_PEEK)
+                data = holding.receive(fd, SPUN, MSG_PEEK)
                 frames = wire.Decoder().feed(data)
                 if len(frames) != 1 or frames[0].kind != wire.DONE or frames[0].number != call.number:
                     return
