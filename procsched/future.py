@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     R = TypeVar("R")
 
-_FINISHED = "FINISHED"  # the states of the standard library's Future
-_CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 LONGEST_HOLD = 1.0  # seconds for which others may hold a future's condition, at its end
 SHORT_HOLD = 0.001  # the same after one that was held for longer
+_FINISHED = "FINISHED"  # the states of the standard library's Future
+_CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 _ENDED = (_FINISHED, *_CANCELLED)
 _SETTLED = object()  # in the place of a condition: the call ended before anybody waited for it
 
@@ -308,6 +308,9 @@ class ProcessFuture(Future["R"]):
         return record_of(ending, ending.result, started_at, seconds, number, self._name)
 
 
+_patience = LONGEST_HOLD
+
+
 def _holding(condition: threading.Condition, act: Callable[[bool], R]) -> R:
     """Call `act` with a condition's lock held, and say whether it is.
 
@@ -327,6 +330,3 @@ def _holding(condition: threading.Condition, act: Callable[[bool], R]) -> R:
     finally:
         if held:
             lock.release()
-
-
-_patience = LONGEST_HOLD
