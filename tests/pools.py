@@ -25,18 +25,17 @@ from tests import faults, support
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class Bench:
+class Bench(support.Scratch):
     """A `ProcessExecutor` with helpers, for one test."""
 
     def __init__(self, directory: Path, workers: int = 2, **options: Any) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.workers = workers
         options.setdefault("preload", ("tests.faults",))  # or else a short limit ends in their import
         self.executor = ProcessExecutor(workers, **options)
         self.core = self.executor._core
         self.endings: collections.Counter[tuple[int, int]] = collections.Counter()
         self._keep: list[Any] = []  # so that no id is used twice
-        self._names = 0
         heard = self.core.on_ended
 
         def count(item: Any, ending: Any) -> None:
@@ -87,25 +86,6 @@ class Bench:
             return found if len(found) >= count else []
 
         return support.eventually(idle, what=f"{count} workers are idle")
-
-    def guard(self) -> int:
-        """Return the pid of the guard, our only child that is of procsched."""
-        return support.eventually(lambda: _child_of(os.getpid()), what="there is a guard")
-
-    def helper(self) -> int:
-        """Return the pid of the helper, the guard's only child."""
-        return support.eventually(lambda: _child_of(self.guard()), what="there is a helper")
-
-    def path(self, name: str = "") -> str:
-        """Return the path of a file that does not exist yet."""
-        self._names += 1
-        return str(self.directory / f"{self._names}-{name or 'file'}")
-
-    def gate(self) -> str:
-        """Return the path of a new FIFO for `faults.wait_at_gate`."""
-        path = self.path("gate")
-        os.mkfifo(path)
-        return path
 
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
@@ -158,10 +138,26 @@ def open_gate(gate: str) -> None:
     raise AssertionError(f"nobody waits at {gate}")
 
 
-def _child_of(pid: int) -> int:
-    found = [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
-    assert len(found) < 2, [support.describe_process(child) for child in found]
-    return found[0] if found else 0
+def _live_children(pid: int) -> list[int]:
+    return [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
+
+
+def guard_pid() -> int:
+    """Return the pid of the guard: this process's only live child that has one itself."""
+    return support.eventually(
+        lambda: next((child for child in _live_children(os.getpid()) if _live_children(child)), 0),
+        what="there is a guard with its helper",
+    )
+
+
+def helper_pid() -> int:
+    """Return the pid of the helper, the guard's only child. Looked for anew when the guard is just going."""
+
+    def helper() -> int:
+        found = [child for guard in _live_children(os.getpid()) for child in _live_children(guard)]
+        return found[0] if found else 0
+
+    return support.eventually(helper, what="there is a helper")
 
 
 def only_record(future: ProcessFuture, outcome: Outcome) -> ExecutionRecord:

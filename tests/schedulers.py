@@ -22,7 +22,6 @@ from procsched import (
     Outcome,
     ScheduledTask,
     Scheduler,
-    _system,
     current_run,
 )
 from tests import faults, support
@@ -30,13 +29,12 @@ from tests import faults, support
 PRELOAD = ("tests.schedulers",)
 
 
-class Rig:
+class Rig(support.Scratch):
     """A scheduler on processes, with helpers, for one test."""
 
     def __init__(self, directory: Path, workers: int = 2, **options: Any) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.log = EventLog()
-        self._names = 0
         options.setdefault("preload", PRELOAD)  # or else a short limit ends in their import
         listeners = [self.log, *options.pop("listeners", ())]
         self.scheduler = Scheduler(workers, listeners=listeners, **options)
@@ -66,17 +64,6 @@ class Rig:
         """Wait until nothing is due, in flight or untold."""
         assert self.scheduler.wait_idle(support.TIMEOUT)
 
-    def path(self, name: str = "") -> str:
-        """Return the path of a file that does not exist yet."""
-        self._names += 1
-        return str(self.directory / f"{self._names}-{name or 'file'}")
-
-    def gate(self) -> str:
-        """Return the path of a new FIFO for `faults.wait_at_gate`."""
-        path = self.path("gate")
-        os.mkfifo(path)
-        return path
-
     def workers(self, state: str) -> list[int]:
         """Return the pids of the workers in this state."""
         return [
@@ -103,33 +90,6 @@ def check_books(scheduler: Scheduler, log: EventLog, *, overlaps: bool = True) -
     for record in records:
         assert record.started_at >= ends.get(record.task_id, 0.0) - 1e-3, "a task overlapped itself"
         ends[record.task_id] = record.finished_at
-
-
-def _live_children(pid: int) -> list[int]:
-    return [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
-
-
-def guard_pid() -> int:
-    """Return the pid of the guard: this process's only live child that has one itself."""
-    return support.eventually(
-        lambda: next((child for child in _live_children(os.getpid()) if _live_children(child)), 0),
-        what="there is a guard with its helper",
-    )
-
-
-def helper_pid() -> int:
-    """Return the pid of the helper, the guard's only child. Looked for anew when the guard is just going."""
-
-    def helper() -> int:
-        found = [child for guard in _live_children(os.getpid()) for child in _live_children(guard)]
-        return found[0] if found else 0
-
-    return support.eventually(helper, what="there is a helper")
-
-
-def told_pid(path: str) -> int:
-    """Return the first number that an action has told in a file."""
-    return int(support.wait_for_file(path).split()[0])
 
 
 # --- actions ------------------------------------------------------------------------------------------------

@@ -150,6 +150,25 @@ def tell(path: str | os.PathLike[str], *words: object) -> None:
         os.close(descriptor)
 
 
+class Scratch:
+    """A directory of a test, with names for files that do not exist yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._names = 0
+
+    def path(self, name: str = "") -> str:
+        """Return the path of a file that does not exist yet."""
+        self._names += 1
+        return str(self.directory / f"{self._names}-{name or 'file'}")
+
+    def gate(self) -> str:
+        """Return the path of a new FIFO for `faults.wait_at_gate`."""
+        path = self.path("gate")
+        os.mkfifo(path)
+        return path
+
+
 def hang_in_c(seconds: float) -> None:
     """Sit in one C call for `seconds` without ever releasing the GIL."""
     import ctypes

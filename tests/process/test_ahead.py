@@ -35,7 +35,7 @@ from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.dispatch import AHEAD_ROOM
 from procsched.workers.process import Worker
 from tests import faults, support
-from tests.pools import Bench, only_record, open_gate
+from tests.pools import Bench, helper_pid, only_record, open_gate
 
 RACES = int(os.environ.get("PROCSCHED_TEST_RACES", "300"))
 SOAK_SECONDS = float(os.environ.get("PROCSCHED_TEST_SOAK", "3"))
@@ -91,19 +91,27 @@ def is_stopped(pid: int) -> bool:
 Line = tuple[Worker, list[ProcessFuture]]
 
 
+def stop_one(bench: Bench) -> Worker:
+    """Have the worker that takes the next call stopped, and return it; calls are known to be brief."""
+    warm(bench)
+    bench.ready_pids()
+    with bench.core.lock:
+        worker = bench.core.pool.idle[-1]
+    assert isinstance(worker, Worker)
+    pid = worker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    support.eventually(lambda: is_stopped(pid), what="the worker is stopped")
+    return worker
+
+
 def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
     """Have the one worker that is free given these calls of `faults.maybe`, all but the first ahead of their start.
 
     Options of the call are those whose names `faults.maybe` does not have.
     """
-    warm(bench)
-    bench.ready_pids()
     pool = bench.core.pool
-    with pool.lock:
-        worker = pool.idle[-1]
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGSTOP)
-    support.eventually(lambda: is_stopped(worker.pid or 0), what="the worker is stopped")
+    worker = stop_one(bench)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
         futures = [submit(bench, **call) for call in calls]
@@ -391,12 +399,7 @@ def test_a_soft_timeout_hits_the_call_that_runs_and_no_other(
 def test_a_soft_timeout_that_comes_before_the_start_is_not_lost(bench: Bench) -> None:
     """A call that is begun only when its soft limit has passed, on a busy machine say, is asked all the same."""
     log = Log(bench)
-    warm(bench)
-    bench.ready_pids()
-    worker = bench.core.pool.idle[-1]
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGSTOP)
-    support.eventually(lambda: is_stopped(worker.pid or 0))
+    worker = stop_one(bench)
     future = submit(bench, log=log.path, value="late", gate=bench.gate(), soft_timeout=0.02)
     support.eventually(lambda: worker.soft_at == math.inf, what="it was asked")
     os.kill(worker.pid, signal.SIGCONT)
@@ -482,12 +485,7 @@ def test_sigkill_from_outside_is_blamed_on_the_call_that_ran(bench: Bench) -> No
 def test_sigkill_of_a_worker_that_has_begun_nothing_of_it_harms_no_call(bench: Bench) -> None:
     """A worker that is killed before the first of its calls has begun takes none with it."""
     log = Log(bench)
-    warm(bench)
-    bench.ready_pids()
-    worker = bench.core.pool.idle[-1]
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGSTOP)
-    support.eventually(lambda: is_stopped(worker.pid or 0))
+    worker = stop_one(bench)
     futures = [submit(bench, **call) for call in lined_up(log, *"abc")]
     assert has_ahead(worker)
     os.kill(worker.pid, signal.SIGKILL)
@@ -522,7 +520,7 @@ def test_the_death_of_the_helper_loses_the_call_that_ran(bench: Bench) -> None:
         bench, {"log": log.path, "value": "first", "gate": bench.gate()}, *lined_up(log, *"abc")
     )
     log.wait("first")
-    os.kill(bench.helper(), signal.SIGKILL)
+    os.kill(helper_pid(), signal.SIGKILL)
     only_record(futures[0], Outcome.LOST)
     assert results(futures[1:]) == ["a", "b", "c"]
     assert log.values() == ["first", "a", "b", "c"]

@@ -23,7 +23,7 @@ from procsched import (
 )
 from procsched.workers import fleet, process
 from tests import faults, support
-from tests.pools import ROOT, Bench, assert_reaped, only_record, told_pids
+from tests.pools import ROOT, Bench, assert_reaped, guard_pid, helper_pid, only_record, told_pids
 
 DEBUGGER = """
 import os, sys
@@ -314,7 +314,7 @@ def test_the_death_of_helper_or_guard_is_a_loss_and_leaves_nothing(bench: Bench,
     told = bench.path()
     futures = [bench.submit(faults.leave, ["session_grandchild", "daemon"], told, "hang") for _ in range(2)]
     pids = [int(word) for word in support.wait_for_file(told, lines=2).split()]
-    helper, guard = bench.helper(), bench.guard()
+    helper, guard = helper_pid(), guard_pid()
     if victim.endswith("stopped guard"):
         os.kill(guard, signal.SIGSTOP)
     os.kill(guard if victim == "guard" else helper, signal.SIGKILL)
@@ -332,7 +332,7 @@ def test_a_worker_that_its_child_traces_is_ended_with_it(bench: Bench) -> None:
     """The system reports its death to the child alone; the helper ends that, and nobody else is harmed."""
     told = bench.path()
     with bench.innocent():
-        helper = bench.helper()
+        helper = helper_pid()
         future = bench.submit(faults.have_a_child_trace, told)
         worker, tracer, obstacle = told_pids(told)
         if obstacle:
@@ -342,7 +342,7 @@ def test_a_worker_that_its_child_traces_is_ended_with_it(bench: Bench) -> None:
         assert only_record(future, Outcome.KILLED).error == "killed: cancelled"
         assert_reaped(worker)
         support.assert_gone(tracer)
-    assert bench.helper() == helper
+    assert helper_pid() == helper
     bench.assert_usable()
 
 
@@ -354,7 +354,7 @@ def test_a_worker_that_somebody_traces_is_named_and_costs_nobody_else(
         monkeypatch.setattr(module, "DEATH_WAIT", 1.0)
     told, traced = bench.path(), bench.path()
     with bench.innocent():
-        helper = bench.helper()
+        helper = helper_pid()
         future = bench.submit(faults.sleep, told)
         (worker,) = told_pids(told)
         debugger = subprocess.Popen(
@@ -371,7 +371,7 @@ def test_a_worker_that_somebody_traces_is_named_and_costs_nobody_else(
         finally:
             debugger.communicate()  # the end of its standard input ends it
         support.assert_gone(worker)
-    assert bench.helper() == helper
+    assert helper_pid() == helper
     bench.assert_usable()
 
 
@@ -379,7 +379,7 @@ def test_a_helper_that_dies_again_and_again_is_started_with_back_off(bench: Benc
     """Each death of the helper costs its own runs alone; calls that only wait are run in the end."""
     for round_ in range(3):
         assert bench.submit(faults.add, round_, 1).result(support.TIMEOUT) == round_ + 1
-        helper = bench.helper()
+        helper = helper_pid()
         os.kill(helper, signal.SIGKILL)
         support.assert_gone(helper)
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
@@ -402,7 +402,7 @@ def test_a_call_between_two_workers_is_found_by_whoever_ends_all(
         return spared(worker, call)
 
     monkeypatch.setattr(fleet, "_was_spared", look)
-    os.kill(bench.helper(), signal.SIGKILL)
+    os.kill(helper_pid(), signal.SIGKILL)
     support.eventually(lambda: future._item in bench.core.pool._returned)
     assert held == [True]
     bench.executor.terminate_workers()

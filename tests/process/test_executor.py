@@ -33,7 +33,7 @@ from procsched import (
     WorkerCrashedError,
 )
 from tests import faults, support
-from tests.pools import ROOT, Bench, Parent, assert_reaped, only_record, open_gate, told_pids
+from tests.pools import ROOT, Bench, Parent, assert_reaped, helper_pid, only_record, open_gate, told_pids
 
 QUICK = RetryPolicy(3, initial_backoff=0.01)
 
@@ -809,7 +809,7 @@ def _is_free(lock: Any) -> bool:
 def test_shutdown_does_not_wait_for_a_fork(bench: Bench) -> None:
     """A fork of the parent that lives on holds up neither shutdown nor the end of the helper."""
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
-    helper = bench.helper()
+    helper = helper_pid()
     child = os.fork()
     if child == 0:
         while True:

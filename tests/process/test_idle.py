@@ -11,8 +11,8 @@ import pytest
 
 from procsched import CronSchedule, ProcessExecutor
 from tests import faults, support
-from tests.pools import Bench, open_gate
-from tests.schedulers import Rig, guard_pid, helper_pid
+from tests.pools import Bench, guard_pid, helper_pid, open_gate
+from tests.schedulers import Rig
 
 WINDOW = 3.0  # seconds of real time: what does nothing can only be watched doing it
 
@@ -55,7 +55,7 @@ def test_an_idle_pool_never_wakes(tmp_path: Path) -> None:
 
         def look() -> Look:
             found = {tid: value for tid, value in context_switches(os.getpid()).items() if tid in ours}
-            for pid in [bench.guard(), bench.helper(), *bench.pids()]:
+            for pid in [guard_pid(), helper_pid(), *bench.pids()]:
                 found.update(context_switches(pid))
             return found
 

@@ -19,7 +19,7 @@ import pytest
 
 from procsched import Outcome, ProcessExecutor, TaskTimeoutError, WorkerCrashedError
 from tests import faults, support
-from tests.pools import Bench, only_record, open_gate, told_pids
+from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_a_helper_that_stops_is_replaced(tmp_path: Path, caplog: pytest.LogCaptu
     """Nothing waits for ever: a helper that is stopped is found out when a worker's end is not reported."""
     with Bench(tmp_path, 1) as bench:
         assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
-        helper = bench.helper()
+        helper = helper_pid()
         os.kill(helper, signal.SIGSTOP)
         with caplog.at_level(logging.WARNING, "procsched"):
             future = bench.submit(faults.sleep, bench.path(), timeout=0.2)
@@ -365,7 +365,7 @@ def test_shutdown_ends_while_the_helper_is_stopped(tmp_path: Path) -> None:
     """Nothing waits for ever: shutdown returns though the helper does nothing."""
     with Bench(tmp_path, 1) as bench:
         assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
-        os.kill(bench.helper(), signal.SIGSTOP)
+        os.kill(helper_pid(), signal.SIGSTOP)
         bench.executor.shutdown()
 
 
@@ -374,7 +374,7 @@ def test_shutdown_ends_while_the_guard_is_stopped(tmp_path: Path) -> None:
     """Nothing waits for ever: shutdown returns though the guard does nothing."""
     with Bench(tmp_path, 1) as bench:
         assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
-        os.kill(bench.guard(), signal.SIGSTOP)
+        os.kill(guard_pid(), signal.SIGSTOP)
         bench.executor.shutdown()
 
 

@@ -24,7 +24,7 @@ from procsched import (
     ThreadPool,
 )
 from tests import faults, support
-from tests.pools import assert_reaped, open_gate
+from tests.pools import assert_reaped, helper_pid, open_gate, told_pids
 from tests.schedulers import (
     Rig,
     clean_up_slowly,
@@ -32,9 +32,7 @@ from tests.schedulers import (
     fail_by,
     grow,
     hang_once,
-    helper_pid,
     steps_and_gate,
-    told_pid,
     wait_async,
     zeros,
 )
@@ -56,7 +54,7 @@ def test_kill_ends_the_run_and_leaves_the_schedule(rig: Rig) -> None:
     """The run is gone when its record is there; the task goes on with its next slot."""
     told = rig.path()
     task = rig.scheduler.schedule("t", hang_once, FixedDelay(0.01), args=(told, rig.path()))
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert task.status is S.RUNNING
     assert rig.scheduler.kill(task)
     record = rig.wait(task)
@@ -73,7 +71,7 @@ def test_kill_of_the_only_run_cancels(rig: Rig) -> None:
     """Where no slot follows, a killed run is the end of its task; there is no retry, and nothing more to kill."""
     told = rig.path()
     task = rig.at_once(faults.sleep, told, retry=QUICK)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.kill(task.id)
     record = rig.wait(task)
     assert_reaped(pid)
@@ -88,7 +86,7 @@ def test_kill_ends_what_cannot_be_asked(rig: Rig, hang: Callable[[str], object])
     """A run that holds the GIL, blocks signals or has stopped itself is gone all the same, grace or not."""
     told = rig.path()
     task = rig.at_once(hang, told, grace=0.05)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.kill(task)
     assert rig.wait(task).outcome is Outcome.KILLED
     assert_reaped(pid)
@@ -112,7 +110,7 @@ def test_cancelled_run_that_fails_is_not_tried_again(rig: Rig) -> None:
     """A failure after the cancel is recorded, and no retry follows it."""
     told, gate = rig.path(), rig.gate()
     task = rig.at_once(faults.wait_at_gate, gate, told, retry=QUICK)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.cancel(task)
     os.kill(pid, signal.SIGKILL)
     assert rig.wait(task).outcome is Outcome.CRASHED
@@ -124,7 +122,7 @@ def test_cancel_with_kill_ends_the_run(rig: Rig) -> None:
     """`cancel(kill=True)` withdraws the task and ends its run at once."""
     told = rig.path()
     task = rig.scheduler.schedule("t", faults.sleep, FixedDelay(0), args=(told,))
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.cancel(task, kill=True)
     record = rig.wait(task)
     assert_reaped(pid)
@@ -136,7 +134,7 @@ def test_cancel_with_kill_reaches_the_run_of_a_cancelled_task(rig: Rig) -> None:
     """Also on a task that is CANCELLED already it says True while its run is alive, and False after it."""
     told = rig.path()
     task = rig.at_once(faults.sleep, told)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.cancel(task)
     assert rig.scheduler.cancel(task, kill=True)
     assert rig.wait(task).outcome is Outcome.KILLED
@@ -222,7 +220,7 @@ def test_an_end_while_paused_is_recorded_and_decided_at_the_resume(
     """However a run ends while its task is paused, what follows is what would have followed."""
     gate, told = rig.gate(), rig.path()
     task = rig.at_once(faults.wait_at_gate, gate, told, retry=RetryPolicy(attempts, 60.0))
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     assert rig.scheduler.pause(task)
     end(rig, gate, pid, task)
     assert rig.log.wait_for(lambda _: rig.log.runs("t"))
@@ -332,7 +330,7 @@ def test_a_lost_attempt_is_tried_again(rig: Rig) -> None:
     """When the helper dies under a run, the attempt is LOST, and the next one runs in a new worker."""
     told = rig.path()
     task = rig.at_once(hang_once, told, rig.path(), retry=QUICK)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     os.kill(helper_pid(), signal.SIGKILL)
     assert rig.wait(task).result == "second"
     assert [record.outcome for record in task.history] == [Outcome.LOST, Outcome.SUCCEEDED]
@@ -522,7 +520,7 @@ def test_wait_ends_with_the_run_and_not_with_an_attempt(rig: Rig) -> None:
     threads = [threading.Thread(target=lambda: found.append(rig.wait(task))) for _ in range(5)]
     for thread in threads:
         thread.start()
-    os.kill(told_pid(told), signal.SIGKILL)
+    os.kill(told_pids(told)[0], signal.SIGKILL)
     support.wait_for_file(told, lines=2)
     open_gate(gate)
     for thread in threads:
@@ -546,7 +544,7 @@ def test_stats_show_who_runs_what(rig: Rig) -> None:
     """A busy worker is shown with its pid, its task and its memory; what waits is counted."""
     told, gate = rig.path(), rig.gate()
     task = rig.at_once(faults.wait_at_gate, gate, told)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     stats = rig.scheduler.stats()
     busy = [worker for worker in stats.workers if worker.state == "busy"]
     assert [(worker.pid, worker.task_id) for worker in busy] == [(pid, task.id)]

@@ -32,8 +32,8 @@ from procsched import (
     TaskStatus,
 )
 from tests import faults, support
-from tests.pools import Parent, assert_reaped, open_gate, told_pids
-from tests.schedulers import Rig, hang_once, helper_pid, hold, told_pid
+from tests.pools import Parent, assert_reaped, helper_pid, open_gate, told_pids
+from tests.schedulers import Rig, hang_once, hold
 
 HANG = 8.0  # seconds that only a hang takes
 
@@ -227,7 +227,7 @@ def test_shutdown_is_bounded_with_a_hung_body(rig: Rig) -> None:
     """Row 35, apscheduler#157: `shutdown(drain=True, timeout=...)` ends in time and reports the run as killed."""
     told = rig.path()
     hung = rig.at_once(faults.block_signals, told, grace=0.2)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     began = time.monotonic()
     report = rig.scheduler.shutdown(drain=True, timeout=0.3)
     assert 0.3 <= time.monotonic() - began < HANG

@@ -27,8 +27,8 @@ from procsched import (
     TaskStatus,
 )
 from tests import faults, support
-from tests.pools import Parent, assert_reaped
-from tests.schedulers import Rig, fail_by, hang_once, told_pid
+from tests.pools import Parent, assert_reaped, told_pids
+from tests.schedulers import Rig, fail_by, hang_once
 from tests.unit.scheduling import START
 
 HOUR = 3600.0
@@ -68,7 +68,7 @@ def test_moving_the_clock_past_a_deadline_kills_the_child(rig: Simulated) -> Non
     """The child of a run with an hour's limit is gone as soon as the clock has passed that hour, and not before."""
     told = rig.path()
     task = rig.at_once(faults.ignore_signals, told, timeout=HOUR)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     rig.clock.advance(HOUR - 1)
     assert task.status is TaskStatus.RUNNING
     assert not support.process_gone(pid, 0)
@@ -103,7 +103,7 @@ def test_time_asleep_is_not_time_of_the_run(rig: Simulated) -> None:
     """A suspend of an hour does not use up a limit of a minute; a minute awake does."""
     told = rig.path()
     task = rig.at_once(faults.sleep, told, timeout=60)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     rig.clock.suspend(HOUR)
     rig.clock.advance(59)
     assert not support.process_gone(pid, 0)
@@ -116,7 +116,7 @@ def test_a_step_of_the_wall_clock_neither_kills_nor_spares(rig: Simulated) -> No
     """Deadlines and durations do not follow the wall clock, whichever way it is set."""
     told = rig.path()
     task = rig.at_once(faults.sleep, told, timeout=60)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     rig.clock.step_wall(2 * HOUR)
     rig.clock.step_wall(-4 * HOUR)
     rig.clock.advance(59)
@@ -243,7 +243,7 @@ def test_a_run_that_outlasts_a_step(rig: Simulated) -> None:
     """The clock is set while a run is alive: one record, its duration right, and one run for the next slot."""
     told = rig.path()
     task = rig.scheduler.schedule("t", hang_once, FixedRate(60.0), args=(told, rig.path()), timeout=30)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     rig.clock.step_wall(-2 * HOUR)
     rig.clock.advance(30)
     support.assert_gone(pid)

@@ -26,7 +26,7 @@ from procsched import (
 )
 from tests import faults, support
 from tests.pools import Parent, assert_reaped, open_gate, told_pids
-from tests.schedulers import PRELOAD, Rig, clean_up_slowly, told_pid
+from tests.schedulers import PRELOAD, Rig, clean_up_slowly
 from tests.unit.scheduling import Foreign
 
 S = TaskStatus
@@ -119,7 +119,7 @@ def test_what_runs_when_the_time_is_up_is_killed(
         args=(told,),
         retry=RetryPolicy(attempts, 60.0),
     )
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     with Stopwatch():
         report = rig.scheduler.shutdown(timeout=0.1)
     assert_reaped(pid)
@@ -358,7 +358,7 @@ def test_from_a_signal_handler(rig: Rig) -> None:
     """A handler that interrupts a wait of the main thread ends everything, and the wait gets its record."""
     told = rig.path()
     task = rig.at_once(faults.sleep, told)
-    pid = told_pid(told)
+    pid = told_pids(told)[0]
     reports: list[ShutdownReport] = []
     before = signal.signal(signal.SIGUSR1, lambda *_: reports.append(rig.scheduler.shutdown(timeout=0)))
     try:
@@ -391,7 +391,7 @@ def test_leaving_the_block_by_an_exception_ends_what_runs(tmp_path: Path, error:
     told = str(tmp_path / "told")
     with Stopwatch(), pytest.raises(error), Scheduler(1, preload=PRELOAD) as scheduler:
         hung = scheduler.schedule("t", faults.sleep, OneTime(0), args=(told,), retry=NO_RETRY)
-        pid = told_pid(told)
+        pid = told_pids(told)[0]
         due = scheduler.schedule("t", faults.add, OneTime(0), args=(1, 2))
         raise error("mine")
     assert_reaped(pid)

@@ -14,7 +14,7 @@ import pytest
 from procsched import Outcome, ProcessExecutor
 from procsched.future import ProcessFuture
 from tests import faults, support
-from tests.pools import Bench, assert_reaped, only_record, open_gate, told_pids
+from tests.pools import Bench, assert_reaped, helper_pid, only_record, open_gate, told_pids
 
 
 def grow(size: int) -> int:
@@ -63,8 +63,8 @@ def test_a_preloaded_module_is_imported_once(tmp_path: Path, monkeypatch: pytest
     with Bench(tmp_path, 2, preload=("preloaded_module", "tests.faults")) as bench:
         bench.assert_usable()
         for _ in range(3):
-            assert bench.submit(_pid_of_preloaded).result(support.TIMEOUT) == bench.helper()
-        assert told_pids(told) == [bench.helper()]
+            assert bench.submit(_pid_of_preloaded).result(support.TIMEOUT) == helper_pid()
+        assert told_pids(told) == [helper_pid()]
 
 
 def _pid_of_preloaded() -> int:
