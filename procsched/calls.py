@@ -61,7 +61,6 @@ class _Item(Call):
         self.soft_timeout = options.soft_timeout
         self.grace = options.grace
         self.capture_output = options.capture_output
-        self.limits = None
         self.task_id = ""
         self.name = options.name
         self.attempt = self.run = 1

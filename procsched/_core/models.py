@@ -303,13 +303,7 @@ class _ResultField:
 
 
 # Read results lazily: `_ResultField` sits in front of the slot that `frozen` made.
-_result_slot = ExecutionRecord.__dict__["result"]
-ExecutionRecord.result = _ResultField(_result_slot)
-
-
-def sealed_result(record: ExecutionRecord) -> Any:
-    """Return what the record holds as its result, without opening a `Sealed` value."""
-    return _result_slot.__get__(record)
+ExecutionRecord.result = _ResultField(ExecutionRecord.__dict__["result"])
 
 
 class ScheduledTask:

@@ -18,34 +18,20 @@ class Timeline:
             `steady` where it is not given.
     Attributes:
         offset: wall minus line, in seconds; exactly 0.0 until a step is noticed.
-        slept: seconds asleep that `asleep` has found, in all.
     Thread safety: none of its own.
     """
 
-    __slots__ = ("_gap", "_steady", "_wall", "offset", "slept")
+    __slots__ = ("_gap", "_steady", "_wall", "offset")
 
     def __init__(self, wall: float, steady: float, awake: float | None = None) -> None:
         self._wall = wall
         self._steady = steady
         self._gap = 0.0 if awake is None else steady - awake
         self.offset = 0.0
-        self.slept = 0.0
 
     def line(self, steady: float) -> float:
         """Return the point of the line at the steady time `steady`."""
         return self._wall + (steady - self._steady)
-
-    def steady(self, line: float) -> float:
-        """Return the steady time at the point `line`."""
-        return self._steady + (line - self._wall)
-
-    def to_wall(self, line: float) -> float:
-        """Return the wall time, as the clock stands now, at the point `line`."""
-        return line + self.offset
-
-    def to_line(self, wall: float) -> float:
-        """Return the point of the line at the wall time `wall`, as the clock stands now."""
-        return wall - self.offset
 
     def notice(self, now: float, steady: float) -> float | None:
         """Compare the clocks. Return the size of a step of the wall clock in seconds, or None.
@@ -75,5 +61,4 @@ class Timeline:
         if slept <= SLEEP_SECONDS:
             return 0.0
         self._gap += slept
-        self.slept += slept
         return slept

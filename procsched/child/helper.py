@@ -71,7 +71,6 @@ class Helper:
         self.gone: list[tuple[Any, ...]] = []  # reaped, and what they left is being ended
         self.sweep_end: float | None = None
         self.page_fd = -1
-        self.config: dict[str, Any] = {}
         self.own_path = list(sys.path)
         self.wide = False  # whether `COMMON` is imported
 
@@ -80,7 +79,6 @@ class Helper:
         message, fds = self.control.receive()
         if message is None:
             os._exit(0)
-        self.config = message
         self.page_fd = fds[0]
         if os.environ != message["environ"]:  # mostly it is what the guard was started with
             os.environ.clear()

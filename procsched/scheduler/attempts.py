@@ -48,7 +48,6 @@ class Attempt(Call):
         self.soft_timeout = task.soft_timeout
         self.grace = task.grace
         self.capture_output = task.capture_output
-        self.limits = task.limits
         self.task_id = task.id
         self.name = task.name
         self.attempt, self.run = numbers

@@ -187,7 +187,6 @@ class Call:
         "capture_output",
         "grace",
         "handed",
-        "limits",
         "name",
         "number",
         "pace",
@@ -210,7 +209,6 @@ class Call:
         soft_timeout: float | None = None,
         grace: float = 0.0,
         capture_output: bool = False,
-        limits: Any = None,
         task_id: str = "",
         name: str = "",
         attempt: int = 1,
@@ -222,7 +220,6 @@ class Call:
         self.soft_timeout = soft_timeout
         self.grace = grace
         self.capture_output = capture_output
-        self.limits = limits
         self.task_id = task_id
         self.name = name
         self.attempt = attempt

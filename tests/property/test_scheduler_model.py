@@ -179,7 +179,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(clock=self.clock, pool=InlinePool(), listeners=[self.log])
         self.models: dict[str, Model] = {}
         self.now = self.offset = 0
-        self.ready_before: set[str] = set()
         self.started = False
 
     @property
