@@ -6,6 +6,7 @@ from procsched._core.checks import check_flag
 from procsched._core.models import NO_RETRY, Priority
 from procsched._core.names import check_names
 from procsched._core.options import check_limits, check_retry, checked_priority, checked_times
+from procsched._jitter import draw
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -65,7 +66,7 @@ class Options:
         self.priority = checked_priority(self.priority)
         check_retry(self.retry)
         if self.retry.jitter:
-            import random  # noqa: F401, for `backoff`: when a call has failed no descriptor may be left
+            draw()  # what it imports is there then: when a call has failed, no descriptor may be left
         if not isinstance(self.name, str):
             raise ValidationError(f"name must be a text, not {type(self.name).__name__} {self.name!r}")
         check_flag("capture_output", self.capture_output)

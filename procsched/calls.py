@@ -21,7 +21,9 @@ import time
 
 from procsched import exits
 from procsched._core.models import Outcome, Priority
+from procsched._core.retrying import decide_retry
 from procsched._interrupts import Latch, apart
+from procsched._jitter import draw
 from procsched.callbacks import Callbacks
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
@@ -350,29 +352,16 @@ class Core:
 
     def _again_locked(self, item: _Item, ending: Ending) -> float | None:
         """Return the seconds until the next attempt, which is prepared here; None when there is to be none."""
-        if (
-            ending.outcome is Outcome.KILLED
-            or not item.options.retry.should_retry(item.attempt)
-            or item.cancelled
-            or self.killing
-        ):
+        if item.cancelled or self.killing:
             return None
-        wait = self.backoff(item)
+        retry = item.options.retry
+        wait = decide_retry(retry, ending.outcome, item.attempt, draw() if retry.jitter else 0.5)
+        if wait is None:
+            return None
         item.verdict = None
         item.attempt += 1
         item.state = WAITING
         self.resting.add(item)
-        return wait
-
-    @staticmethod
-    def backoff(item: _Item) -> float:
-        """Return the seconds before the next attempt, with the policy's jitter."""
-        policy = item.options.retry
-        wait = policy.backoff(item.attempt)
-        if policy.jitter:
-            import random
-
-            wait *= 1 + policy.jitter * random.uniform(-1, 1)
         return wait
 
     def close_call(self, item: _Item) -> None:

@@ -21,6 +21,7 @@ from procsched._core.models import (
 )
 from procsched._core.names import check_names
 from procsched._core.planning import OTHER, check_schedule, kind_of, plan_first
+from procsched._jitter import draw
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -31,7 +32,7 @@ from procsched.ids import SequentialIdGenerator
 from procsched.scheduler import exits
 from procsched.scheduler.closing import POOL_SECONDS
 from procsched.scheduler.control import Control
-from procsched.scheduler.driver import NEW, RUNNING, STARTING, draw
+from procsched.scheduler.driver import NEW, RUNNING, STARTING
 from procsched.schedules import FixedRate, OneTime
 from procsched.schedules.once import After
 
@@ -262,7 +263,7 @@ class Scheduler(Control):
             misfire = options.checked_misfire(misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
         if retry.jitter:
-            draw()  # what it cannot import for want of descriptors is told here, and not when a run has failed
+            draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:
             check_flag("replace", replace)
         if key is not None:

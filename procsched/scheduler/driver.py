@@ -25,6 +25,7 @@ from procsched._core.entries import AFTER_RUN, LENT
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
+from procsched._jitter import draw
 from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock
 from procsched.errors import ProcschedError, SchedulerStateError, ValidationError
@@ -492,10 +493,3 @@ def _fields(task_id: str, name: str, attempt: int | None = None, pid: int | None
 
 def _never() -> bool:
     return False
-
-
-def draw() -> float:
-    """Return a random number from 0 to 1, for jitter."""
-    import random  # at the first use: it takes as long to import as everything in `_core`
-
-    return random.random()

@@ -29,6 +29,7 @@ BOTTOM = {
     "procsched._timerfd",
     "procsched._byvalue",
     "procsched._interrupts",
+    "procsched._jitter",
     "procsched._parcels",
 }
 VOCABULARY = {
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._byvalue": set(),
     "procsched._logs": set(),
     "procsched._interrupts": set(),
+    "procsched._jitter": set(),
     "procsched._parcels": {"procsched._system"},
     "procsched._core.frozen": {"procsched._core.names"},
     "procsched._core.names": {"procsched.errors"},
@@ -75,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
-    "procsched.call_options": CORE,
+    "procsched.call_options": CORE | {"procsched._jitter"},
     "procsched.callbacks": EDGES | {"procsched.workers"},
     "procsched.exits": {"procsched.calls"},
     "procsched.calls": EDGES
