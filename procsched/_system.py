@@ -350,9 +350,6 @@ class _TimerCalls:
         import _ctypes
         from _struct import Struct
 
-        class Pointer(_ctypes._SimpleCData):  # type: ignore[type-arg]
-            _type_ = "P"
-
         library = libc()
         if not hasattr(library, "timer_create"):  # glibc before 2.34
             library = Library("librt.so.1")
@@ -360,7 +357,7 @@ class _TimerCalls:
         self.spec = Struct("@llll")  # struct itimerspec: interval and value, seconds and nanoseconds each
         self._ctypes: Any = _ctypes
         self._create = library.timer_create
-        self._pointer = Pointer
+        self._pointer = _simple("P")
         # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL (0) reads the first sixteen.
         self._event = Struct("@Pii48x").pack(0, signal.SIGKILL, 0)
 

@@ -41,13 +41,7 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
         try:
             data = _parcels.pack(functools.partial(_byvalue.dump, result, homeward=True))
         except Exception as error:
-            from procsched.errors import TaskSerializationError
-
-            raise TaskSerializationError(
-                f"the result, of type {type(result).__qualname__}, cannot be pickled: {describe(error)}; "
-                f"{_advice(result)}",
-                type_name=type(result).__qualname__,
-            ) from error
+            raise _refusal(result, f"cannot be pickled: {describe(error)}; {_advice(result)}") from error
     assert data is not None
     if foreign:
         try:
@@ -56,14 +50,15 @@ def pack_result(result: Any) -> bytes | _parcels.Parcel:
             else:
                 data.load()
         except Exception as error:
-            from procsched.errors import TaskSerializationError
-
-            raise TaskSerializationError(
-                f"the result, of type {type(result).__qualname__}, can be pickled but not loaded again: "
-                f"{describe(error)}",
-                type_name=type(result).__qualname__,
-            ) from error
+            raise _refusal(result, f"can be pickled but not loaded again: {describe(error)}") from error
     return data
+
+
+def _refusal(result: Any, why: str) -> Exception:
+    from procsched.errors import TaskSerializationError
+
+    kind = type(result).__qualname__
+    return TaskSerializationError(f"the result, of type {kind}, {why}", type_name=kind)
 
 
 def _advice(result: Any) -> str:

@@ -94,12 +94,7 @@ class FakeClock:
         Raises:
             ValidationError: negative, or not finite.
         """
-        amount = finite_seconds("seconds", seconds)
-        with self._lock:
-            self._steady.add(amount)
-            self._look_locked()
-            due = self._take_due_locked()
-        self._tell(due)
+        self._let_pass(finite_seconds("seconds", seconds), asleep=0.0)
 
     def suspend(self, seconds: float | timedelta) -> None:
         """Let the system sleep for `seconds`: wall and steady time move, `awake` does not.
@@ -108,9 +103,12 @@ class FakeClock:
             ValidationError: negative, or not finite.
         """
         amount = finite_seconds("seconds", seconds)
+        self._let_pass(amount, asleep=amount)
+
+    def _let_pass(self, seconds: float, *, asleep: float) -> None:
         with self._lock:
-            self._steady.add(amount)
-            self._asleep.add(amount)
+            self._steady.add(seconds)
+            self._asleep.add(asleep)
             self._look_locked()
             due = self._take_due_locked()
         self._tell(due)
