@@ -17,6 +17,7 @@ import threading
 import time
 
 from procsched import _timerfd
+from procsched._interrupts import owner_check
 from procsched._logs import say
 
 TYPE_CHECKING = False
@@ -145,7 +146,7 @@ def watch_clock(callback: Callable[[], None]) -> Callable[[], None]:
                 watch.wake_locked()
                 if _current is watch:
                     _current = None
-        if last and watch.thread is not threading.current_thread() and not _watch_lock._is_owned():  # type: ignore[attr-defined]
+        if last and watch.thread is not threading.current_thread() and not owner_check(_watch_lock)():
             watch.thread.join()
 
     return close

@@ -2,7 +2,8 @@
 
 A `with` statement over a lock of C is safe from that; a context manager written in Python is not, nor is anything that
 takes two steps. So the main thread leaves what must be whole to a thread of its own (`apart`), waits on what has no
-lock (`Latch`), or mends what was torn before it lets go of the lock (`ProcessPool.whole`).
+lock (`Latch`), or mends what was torn before it lets go of the lock (`ProcessPool.whole`). What comes in the midst of a
+holder of a lock, and must not wait for it, is told by `owner_check`; the locks are reentrant for that.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ class Latch:
         if not self.is_set:  # looked at after the gate is there for `set` to open
             gate.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX))
         return self.is_set
+
+
+def owner_check(lock: threading.RLock) -> Callable[[], bool]:
+    """Return what says whether the calling thread holds `lock`: who asks then comes in the midst of ourselves.
+
+    A signal handler comes anywhere in the main thread, a finalizer wherever the garbage collector runs.
+    Source: CPython, Lib/threading.py, `Condition`, which relies on the same method of locks.
+    """
+    check: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+    return check
 
 
 def apart(function: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ import time
 from procsched import exits
 from procsched._core.models import Outcome, Priority
 from procsched._core.retrying import decide_retry
-from procsched._interrupts import Latch, apart
+from procsched._interrupts import Latch, apart, owner_check
 from procsched._jitter import draw
 from procsched.callbacks import Callbacks
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
@@ -195,7 +195,7 @@ class Core:
         Raises:
             OSError: it cannot be started now; the next call tries again.
         """
-        if self.start_lock._is_owned():  # type: ignore[attr-defined]
+        if owner_check(self.start_lock)():
             raise SchedulerStateError(
                 "this executor is just being started by the code that was interrupted for this call: "
                 "submit from a thread, or later"
@@ -205,7 +205,7 @@ class Core:
 
     def wait_for_start(self) -> None:
         """Where a first call is about to start the pool, wait for that."""
-        if not self.start_lock._is_owned() and self.start_lock.acquire(timeout=KILL_WAIT):  # type: ignore[attr-defined]
+        if not owner_check(self.start_lock)() and self.start_lock.acquire(timeout=KILL_WAIT):
             self.start_lock.release()
 
     def _start(self) -> None:
@@ -234,7 +234,7 @@ class Core:
             SchedulerStateError: naming the remedy.
         """
         self.refuse_fork()
-        if self.holds_lock() or self.pool.reading._is_owned():  # type: ignore[attr-defined]
+        if self.holds_lock() or owner_check(self.pool.reading)():
             raise SchedulerStateError(
                 "this signal handler, or finalizer (__del__), has interrupted the executor, which cannot go on while "
                 "it waits for a call: set a flag, or wait in a thread"

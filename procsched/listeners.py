@@ -14,6 +14,7 @@ import threading
 from procsched._core.checks import whole_number
 from procsched._core.failures import describe
 from procsched._core.outbox import Outbox
+from procsched._interrupts import owner_check
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
@@ -85,7 +86,7 @@ class EventDelivery:
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
         self._lock = threading.RLock()
-        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self.holds_lock = owner_check(self._lock)
         self._handled = threading.Condition(self._lock)  # wait_idle and close wait here
         self._waiting = 0  # how many do; guarded by _lock
         self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by _lock

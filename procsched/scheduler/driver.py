@@ -25,6 +25,7 @@ from procsched._core.entries import AFTER_RUN, LENT
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
+from procsched._interrupts import owner_check
 from procsched._jitter import draw
 from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock
@@ -103,6 +104,7 @@ class Driver:
         # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts
         # a holder can tell that it did (see `closing.may_hold_lock`); no code of ours enters twice.
         self._lock = threading.RLock()
+        self._holds_own = owner_check(self._lock)
         self._changed = threading.Condition(self._lock)  # the timer waits here
         self._last_wall = self._last_steady = 0.0  # at the last look at the clock
         wall, steady, awake = self._readings()
@@ -346,16 +348,8 @@ class Driver:
         self._hand_over_locked()
 
     def holds_lock(self) -> bool:
-        """Return whether the calling thread holds a lock of ours: who calls has then interrupted us.
-
-        A signal handler comes anywhere in the main thread, a finalizer wherever the garbage collector runs.
-        """
-        return (
-            self._lock._is_owned()  # type: ignore[attr-defined]
-            or self._holds_pool()
-            or self.delivery.holds_lock()
-            or self._holds_writer()
-        )
+        """Return whether the calling thread holds a lock of ours: who calls has then interrupted us."""
+        return self._holds_own() or self._holds_pool() or self.delivery.holds_lock() or self._holds_writer()
 
     def refuse_handler(self) -> None:
         """Refuse what a signal handler or a finalizer asks in the midst of the very thing that it has interrupted.

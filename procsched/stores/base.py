@@ -13,6 +13,7 @@ import threading
 from collections import deque
 
 from procsched._core.failures import describe
+from procsched._interrupts import owner_check
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
@@ -82,7 +83,7 @@ class StoreWriter:
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
         self._lock = threading.RLock()
-        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self.holds_lock = owner_check(self._lock)
         self._work = threading.Condition(self._lock)  # the store thread waits here
         self._progress = threading.Condition(self._lock)  # flush and close wait here
         self._queue: deque[Change] = deque()  # guarded by _lock

@@ -24,6 +24,7 @@ import time
 from collections import deque
 
 from procsched._core.models import Outcome
+from procsched._interrupts import owner_check
 from procsched.child.protocol import REASON_KILL
 from procsched.workers.base import Ending
 from procsched.workers.loop import Alarm
@@ -66,7 +67,7 @@ class Dispatcher:
         # pumps or kills and by the I/O thread; held while the source picks a call and while its frame is written.
         # Reentrant only so that a signal handler can tell that it interrupted a holder; no code of ours enters twice.
         self.lock = threading.RLock()
-        self.holds_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+        self.holds_lock = owner_check(self.lock)
         # Seconds for which who waits for a result looks whether it is there. Set before the start.
         self.spin = 0.0
         # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`. Reentrant

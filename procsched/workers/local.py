@@ -17,6 +17,7 @@ from types import CoroutineType
 from procsched._core.checks import whole_number
 from procsched._core.failures import describe, traceback_text
 from procsched._core.models import Outcome, WorkerStats
+from procsched._interrupts import owner_check
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
@@ -54,7 +55,7 @@ class LocalPool:
         # never the other way; no action, ending or wait happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
         self._lock = threading.RLock()
-        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self.holds_lock = owner_check(self._lock)
         self._source: CallSource | None = None
         self._clock: FullClock | None = None
         self._closing = False  # guarded by _lock
