@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 DUMP_WAIT = 0.01  # seconds that a stack is waited for at the deadline, where it has not come by then
-START_DUMP_WAIT = 0.05  # the same for a worker that does not get ready
+START_DUMP_WAIT = 1.0  # the same for a worker that does not get ready: nobody counts the milliseconds of that
 # Seconds without a word of it until the process is asked whether it can answer: that is slow.
 DUMP_SILENCE = 0.0001
 REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether there is one to come
