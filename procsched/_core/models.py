@@ -505,7 +505,8 @@ class Stats:
     Args:
         workers: one `WorkerStats` each.
         counters: totals since the start by name: ``started``, one per `Outcome` value, ``retried``,
-            ``missed``, ``skipped``, ``returned``, ``dead_letter_dropped``, and the pool's ``spawned``,
+            ``missed``, ``skipped``, ``returned``, ``dead_letter_dropped``, ``schedule_errors``, ``late_results``
+            (answers that came when the end of their attempt was decided), and the pool's ``spawned``,
             ``killed_workers``, ``recycled``, ``start_failures``, ``helper_restarts``, ``unkillable``.
         heap: entries in the heap of due times, tombstones included.
         tombstones: how many of them are stale.

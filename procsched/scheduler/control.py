@@ -250,7 +250,8 @@ class Control(ClosingDriver):
         workers, counters = self.pool.stats()
         with self._lock:
             engine = self.engine
-            counters = {**counters, **engine.counters}
+            for name, count in engine.counters.items():
+                counters[name] = counters.get(name, 0) + count  # late results may be found out by either
             figures = (len(engine.due), engine.due.tombstones, len(engine.ready))
             running, tasks = len(engine.running), len(engine.entries)
         problems = list(self._problems)

@@ -406,6 +406,19 @@ def test_schedule_that_fails_takes_its_task_only(
         assert {record.task_id for record in caplog.records if "no idea" in record.message} <= {task.id}
 
 
+def test_what_pool_and_scheduler_count_under_one_name_is_added_up() -> None:
+    """An answer that came too late may be found out by either."""
+
+    class Counting(InlinePool):
+        def stats(self) -> Any:
+            return super().stats()[0], {"late_results": 3, "spawned": 1}
+
+    with Scheduler(pool=Counting()) as scheduler:
+        scheduler.engine.counters["late_results"] = 2
+        counters = scheduler.stats().counters
+        assert (counters["late_results"], counters["spawned"], counters["started"]) == (5, 1, 0)
+
+
 def test_foreign_schedule_never_runs_on_a_thread_of_the_pool() -> None:
     """A schedule of the user's is asked by the caller of schedule, or by the timer."""
     with Scheduler(pool=ThreadPool(1)) as scheduler:
