@@ -142,12 +142,6 @@ class EventDelivery:
                 elif outlet.thread is None:
                     self._start_locked(outlet)
 
-    @property
-    def idle(self) -> bool:
-        """Whether every event published so far has been handled or lost."""
-        with self._lock:
-            return not any(outlet.outbox.size or outlet.handling for outlet in self._outlets)
-
     def wait_idle(self, deadline: float | None) -> bool:
         """Wait until what has been published before is handled or lost.
 
