@@ -6,6 +6,13 @@ import math
 
 from procsched.errors import ValidationError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from enum import StrEnum
+    from typing import TypeVar
+
+    Member = TypeVar("Member", bound=StrEnum)
+
 
 def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
     """Return `value` as float seconds, or refuse it with the parameter's name.
@@ -68,6 +75,19 @@ def whole_number(name: str, value: object, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ValidationError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
     return value
+
+
+def member_of(kind: type[Member], name: str, value: object) -> Member:
+    """Return a member of an enum that is given as itself or as its value.
+
+    Raises:
+        ValidationError: there is no such member; names those that there are.
+    """
+    try:
+        return kind(value)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        raise ValidationError(f"{name} must be one of {names}, not {value!r}") from None
 
 
 def check_flag(name: str, value: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from procsched._core.checks import check_flag, finite_seconds, whole_number
-from procsched._core.models import MisfirePolicy, Priority, RetryPolicy
+from procsched._core.models import Priority, RetryPolicy
 from procsched._core.names import check_names
 from procsched.errors import ValidationError
 
@@ -50,15 +50,6 @@ def checked_priority(value: object) -> Priority:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2:
         raise ValidationError(f"priority must be Priority.HIGH, NORMAL or LOW (0, 1 or 2), not {value!r}")
     return _PRIORITIES[value]
-
-
-def checked_misfire(value: object) -> MisfirePolicy:
-    """Return a misfire policy given as a member or as its value."""
-    try:
-        return MisfirePolicy(value)  # type: ignore[arg-type]
-    except ValueError:
-        names = ", ".join(f"MisfirePolicy.{policy.name}" for policy in MisfirePolicy)
-        raise ValidationError(f"misfire must be one of {names}, not {value!r}") from None
 
 
 def checked_args(args: object) -> tuple[Any, ...]:

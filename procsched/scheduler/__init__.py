@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 
 from procsched._core import options
-from procsched._core.checks import check_flag, check_text, finite_seconds, unix_seconds, whole_number
+from procsched._core.checks import (
+    check_flag,
+    check_text,
+    finite_seconds,
+    member_of,
+    unix_seconds,
+    whole_number,
+)
 from procsched._core.failures import describe
 from procsched._core.frozen import prepare, twin
 from procsched._core.models import (
@@ -260,7 +267,7 @@ class Scheduler(Control):
         named = None if kwargs is None else options.checked_kwargs(kwargs)
         hard, soft, seconds = options.checked_times(timeout, soft_timeout, grace)
         if type(misfire) is not MisfirePolicy:
-            misfire = options.checked_misfire(misfire)
+            misfire = member_of(MisfirePolicy, "misfire", misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
         if retry.jitter:
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left

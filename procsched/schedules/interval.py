@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from procsched._core.checks import finite_seconds
+from procsched._core.checks import finite_seconds, member_of
 from procsched._core.frozen import frozen
 from procsched._core.models import OverrunPolicy
 from procsched.errors import ValidationError
@@ -90,11 +90,7 @@ class FixedRate:
         if period < SHORTEST_PERIOD:
             raise ValidationError(f"period must be at least a microsecond, not {self.period!r} seconds")
         put(self, "period", period)
-        try:
-            put(self, "on_overrun", OverrunPolicy(self.on_overrun))
-        except ValueError:
-            names = ", ".join(f"OverrunPolicy.{policy.name}" for policy in OverrunPolicy)
-            raise ValidationError(f"on_overrun must be one of {names}, not {self.on_overrun!r}") from None
+        put(self, "on_overrun", member_of(OverrunPolicy, "on_overrun", self.on_overrun))
 
     def first_run(self, now: float) -> float:
         """Return `now` + `start_delay`, in seconds on the steady line: the anchor of the grid."""
