@@ -110,6 +110,16 @@ class Strike:
         return self.trace
 
 
+@contextlib.contextmanager
+def blaming(strike: Strike) -> Iterator[None]:
+    """Say in a failure where the handler came."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(f"the handler came at {strike.where}")
+        raise
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -259,11 +269,8 @@ def strike_everywhere(stage: Stage, name: str, handler: Callable[[], object]) ->
         with Strike(number, handler) as strike, contextlib.suppress(KeyboardInterrupt):
             act(stage)
         stage.submit()  # it works as before
-        try:
+        with blaming(strike):
             stage.let_go()
-        except AssertionError as error:
-            error.add_note(f"the handler came at {strike.where}")
-            raise
         if strike.left > 0:
             return number - 1
     raise AssertionError
@@ -305,13 +312,10 @@ def test_a_handler_raises_in_who_spins_for_a_result(tmp_path: Path) -> None:
                 support.eventually(lambda it=item: it.worker.page[ANSWERED] >= it.number)  # type: ignore[misc]
                 with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
                     future.result(support.TIMEOUT)
-            try:
+            with blaming(strike):
                 assert future.wait_record(support.TIMEOUT).ok
                 assert len(future.records) == 1
                 stage.let_go()
-            except AssertionError as error:
-                error.add_note(f"the handler came at {strike.where}")
-                raise
             if strike.left > 0:
                 break
         assert number > 30
@@ -359,11 +363,8 @@ def test_a_handler_raises_in_shutdown(tmp_path: Path, how: str) -> None:
         with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
             ENDS[how](ending.executor)
         ending.executor.shutdown(wait=False)  # should it not have begun
-        try:
+        with blaming(strike):
             ending.end()
-        except AssertionError as error:
-            error.add_note(f"the handler came at {strike.where}")
-            raise
         if strike.left > 0:
             assert number > 10
             return
@@ -380,11 +381,8 @@ def test_a_handler_shuts_down(tmp_path: Path, how: str) -> None:
                 ending.futures.append(ending.executor.submit(abs, 1))
         if strike.left > 0:
             ENDS[how](ending.executor)
-        try:
+        with blaming(strike):
             ending.end()
-        except AssertionError as error:
-            error.add_note(f"the handler came at {strike.where}")
-            raise
         if strike.left > 0:
             assert number > 10
             return
