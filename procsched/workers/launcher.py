@@ -11,6 +11,8 @@ import signal
 import time
 from collections import deque
 
+from procsched.workers.loop import READ, WRITE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,9 +74,9 @@ class Launcher:
 
         self._control = Control(guard.socket)
         self.guard_pid, self._guard_fd = guard.pid, guard.pidfd
-        self.loop.watch(guard.socket.fileno(), 1, self._on_control)
+        self.loop.watch(guard.socket.fileno(), READ, self._on_control)
         if self._guard_fd is not None:
-            self.loop.watch(self._guard_fd, 1, self._on_guard_dead)
+            self.loop.watch(self._guard_fd, READ, self._on_guard_dead)
         self._send(config, (page_fd,))
 
     # -- requests ------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class Launcher:
             try:
                 sent = sock.sendmsg([view], self._control.ancillary(fds))
             except BlockingIOError:
-                self.loop.change(sock.fileno(), 1 | 4)
+                self.loop.change(sock.fileno(), READ | WRITE)
                 return
             except OSError:
                 self._drop_unsent()  # it is dead: the guard's end follows
@@ -168,7 +170,7 @@ class Launcher:
                 self._unsent.popleft()
             else:
                 self._unsent[0] = (view[sent:], (), False)
-        self.loop.change(sock.fileno(), 1)
+        self.loop.change(sock.fileno(), READ)
 
     def _drop_unsent(self) -> None:
         for _view, fds, own in self._unsent:
@@ -179,9 +181,9 @@ class Launcher:
     # -- hearing -------------------------------------------------------------------------------------------
 
     def _on_control(self, events: int) -> None:
-        if events & 4 and self._control is not None:
+        if events & WRITE and self._control is not None:
             self._flush()
-        if self._control is None or not events & ~4:
+        if self._control is None or not events & ~WRITE:
             return
         for message, fds in self._control.receive_available():
             if message is None:
@@ -244,7 +246,7 @@ class Launcher:
         else:
             # The guard ends after everything below it, unless it was killed itself: then the helper ends what
             # there is, and goes last.
-            self.loop.watch(self._helper_fd, 1, self._on_helper_dead)
+            self.loop.watch(self._helper_fd, READ, self._on_helper_dead)
 
     def _on_helper_dead(self, _events: int) -> None:
         assert self._helper_fd is not None

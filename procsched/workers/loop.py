@@ -1,7 +1,7 @@
 """The I/O thread of a pool: waits for descriptors and for times, and for nothing else.
 
-One epoll over the workers' sockets, their pid descriptors, the helper's control socket and a wake-up descriptor;
-one timer descriptor for all deadlines. When nothing is due and nobody speaks it sleeps in the kernel.
+One epoll over the workers' sockets and output, the helper's control socket, the guard's pid descriptor and a wake-up
+descriptor; one timer descriptor for all deadlines. When nothing is due and nobody speaks it sleeps in the kernel.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
       |  any thread, lock held       ^                   |
       |                              |                   v
       '-- Worker.assign_locked()     '-- I/O thread: Loop, Worker.on_...
-            writes, never blocks           one socket and one pid descriptor per worker
+            writes, never blocks           one socket, and one pipe for output, per worker
 
 Which call goes to which worker, and when, is in `dispatch.py`, with the rules of the lock.
 """
