@@ -104,6 +104,22 @@ class Bench(support.Scratch):
             go_on.set()
 
     @contextlib.contextmanager
+    def hung_callback(self) -> Iterator[None]:
+        """Keep the callback thread in a done-callback that does not return."""
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold(_future: object) -> None:
+            inside.set()
+            go_on.wait(support.TIMEOUT * 2)
+
+        try:
+            self.submit(faults.add, 1, 1).add_done_callback(hold)
+            assert inside.wait(support.TIMEOUT)
+            yield
+        finally:
+            go_on.set()
+
+    @contextlib.contextmanager
     def innocent(self) -> Iterator[ProcessFuture]:
         """Have a call run beside whatever happens inside; it must come out unharmed."""
         gate, told = self.gate(), self.path("innocent")

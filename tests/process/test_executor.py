@@ -450,19 +450,9 @@ def test_callbacks_run_on_a_thread_of_their_own(bench: Bench) -> None:
 
 def test_a_callback_that_hangs_stops_no_deadline(bench: Bench) -> None:
     """While a callback blocks, runs are still ended and results still come."""
-    release, entered = threading.Event(), threading.Event()
-
-    def block(_future: object) -> None:
-        entered.set()
-        release.wait(support.TIMEOUT * 2)
-
-    try:
-        bench.submit(faults.add, 1, 1).add_done_callback(block)
-        assert entered.wait(support.TIMEOUT)
+    with bench.hung_callback():
         only_record(bench.submit(faults.sleep, bench.path(), timeout=0.2), Outcome.TIMED_OUT)
         assert bench.submit(faults.add, 2, 2).result(support.TIMEOUT) == 4
-    finally:
-        release.set()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])

@@ -246,20 +246,10 @@ def test_progress_is_told_while_the_first_item_is_waited_for(bench: Bench) -> No
 
 def test_progress_does_not_wait_for_the_callback_thread(bench: Bench) -> None:
     """A done-callback of somebody else's that hangs does not hold it up."""
-    release, entered = threading.Event(), threading.Event()
-
-    def block(_future: object) -> None:
-        entered.set()
-        release.wait(support.TIMEOUT * 2)
-
-    try:
-        bench.submit(faults.add, 1, 1).add_done_callback(block)
-        assert entered.wait(support.TIMEOUT)
+    with bench.hung_callback():
         seen: list[int] = []
         list(bench.executor.map(faults.identity, range(5), progress=lambda done, _total: seen.append(done)))
         assert seen == [1, 2, 3, 4, 5]
-    finally:
-        release.set()
 
 
 def test_the_total_is_none_until_it_is_known(bench: Bench) -> None:
