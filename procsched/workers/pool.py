@@ -26,7 +26,7 @@ import time
 from procsched._core import wire
 from procsched._core.checks import whole_number
 from procsched._core.models import Outcome, Sealed, WorkerStats
-from procsched._interrupts import Latch
+from procsched._interrupts import Latch, owner_check
 from procsched._logs import say
 from procsched.clock import SystemClock
 from procsched.errors import SchedulerStateError
@@ -240,7 +240,7 @@ class ProcessPool(Dispatcher):
     def after_fork(self) -> None:
         """In a fork of the process: another thread may have held the lock, and there is none any more to let it go."""
         self.lock = threading.RLock()
-        self.holds_lock = self.lock._is_owned  # type: ignore[attr-defined]
+        self.holds_lock = owner_check(self.lock)
 
     # -- the I/O thread ------------------------------------------------------------------------------------
 

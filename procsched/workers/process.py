@@ -375,7 +375,7 @@ class Worker(Sender):
     def ask_stack(self, call: Call) -> None:
         """Have the run write down where it is, if it can, while it goes on."""
         self.dump_number = call.number
-        if self.pid is not None and _answers_dump(self.pid):
+        if self.pid is not None and answers_dump(self.pid):
             self.output.mark()
             self.signal(DUMP_SIGNAL)
 
@@ -470,8 +470,10 @@ class Worker(Sender):
 
     def on_dump_late(self, now: float) -> None:
         """The stack is not complete: wait for the rest while there is time, unless it is not going to come."""
-        silent = not self.output.kept
-        if now >= self.dump_end or (silent and self.pid is not None and not _answers_dump(self.pid)):
+        self.output.read()
+        silent = not self.output.kept and self.pid is not None
+        over = now >= self.dump_end or self.output.stack_is_complete
+        if over or (silent and not answers_dump(self.pid or 0, asked=True)):
             self.kill()
             return
         self.alarm = self.dump_end
@@ -563,8 +565,12 @@ def _is_dead(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
-def _answers_dump(pid: int) -> bool:
-    """Return whether a process can handle the dump signal now: not stopped, not blocked, and with its handler."""
+def answers_dump(pid: int, *, asked: bool = False) -> bool:
+    """Return whether a process can handle the dump signal now: not stopped, not blocked, and with its handler.
+
+    Args:
+        asked: whether it was sent the signal. While its handler runs the signal is blocked too, but not pending.
+    """
     if not _system.offers("proc"):
         return True
     try:
@@ -580,5 +586,7 @@ def _answers_dump(pid: int) -> bool:
     bit = 1 << (DUMP_SIGNAL - 1)
     stopped = value(b"State:\t")[:1] in (b"T", b"t", b"Z", b"X")
     blocked = int(value(b"SigBlk:\t") or b"0", 16) & bit
+    if asked:
+        blocked &= int(value(b"ShdPnd:\t") or b"0", 16) | int(value(b"SigPnd:\t") or b"0", 16)
     caught = int(value(b"SigCgt:\t") or b"0", 16) & bit
     return bool(caught) and not stopped and not blocked

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from procsched import Outcome, TaskKilledError, TaskTimeoutError
-from procsched.workers import sending
+from procsched.child.protocol import DUMP_SIGNAL
+from procsched.workers import process, sending
 from tests import faults, support
 from tests.pools import Bench, Parent, assert_reaped, only_record, open_gate, told_pids
 
@@ -361,6 +362,47 @@ def test_the_end_is_seen_without_looking(bench: Bench) -> None:
         assert poll.poll(0)
     finally:
         os.close(descriptor)
+
+
+DUMPING = """
+import faulthandler, os, signal, sys
+from procsched.child.protocol import DUMP_SIGNAL
+
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+try:
+    while True:
+        os.write(writer, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(writer, True)
+faulthandler.register(DUMP_SIGNAL, writer, all_threads=False)
+if sys.argv[1] == "blocked":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {DUMP_SIGNAL})
+open(sys.argv[2], "w").write("ready\\n")
+while True:
+    signal.sigtimedwait([signal.SIGUSR2], 60)
+"""
+
+
+@pytest.mark.parametrize("state", ["dumping", "blocked"])
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_a_process_that_dumps_its_stack_is_not_taken_for_one_that_never_will(
+    tmp_path: Path, state: str
+) -> None:
+    """A signal is blocked while its handler runs; only one that is pending as well is not going to be heard."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, DUMPING, arguments=(state, str(told))) as child:
+        support.wait_for_file(told)
+        assert process.answers_dump(child.process.pid) == (state == "dumping")
+        os.kill(child.process.pid, DUMP_SIGNAL)  # its handler waits for room in the pipe
+
+        def blocks() -> bool:
+            lines = Path(f"/proc/{child.process.pid}/status").read_text().splitlines()
+            mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
+            return bool(mask & 1 << DUMP_SIGNAL - 1)
+
+        support.eventually(blocks)
+        assert process.answers_dump(child.process.pid, asked=True) == (state == "dumping")
 
 
 def test_a_run_that_ends_after_it_was_asked_for_its_stack_leaves_nothing(tmp_path: Path) -> None:
