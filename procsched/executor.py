@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from concurrent.futures import Executor
 
-from procsched import mapping
 from procsched._core.checks import finite_seconds
 from procsched._core.models import NO_RETRY, Priority, RetryPolicy
 from procsched._core.names import check_names
@@ -80,6 +79,8 @@ class _Submitter:
                 iterator as well, where it has more to send.
         Thread safety: the iterator is for one thread at a time.
         """
+        from procsched import mapping  # here, so that the import of an executor stays quick
+
         return mapping.start(
             self._core,
             self._options,
