@@ -545,7 +545,9 @@ class Worker(Sender):
         for fd in (self.sock.fileno(), self.output.fd, self.pidfd):
             if fd is not None and fd >= 0:
                 loop.forget(fd)
-        self.sock.close()
+        # Who spins reads by the number of the descriptor, which is somebody else's next.
+        with self.pool.reading:
+            self.sock.close()
         self.tokens.close()
         self.parcels.close()
         for fd in (self.output.fd, self.pidfd):
