@@ -159,7 +159,9 @@ def _module_of(function: Any) -> str:
     """Return the name of the module from which a worker takes a function, "" for one that is sent by value."""
     name = getattr(function, "__module__", None)
     found = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None
-    by_name = found is not None and getattr(found, getattr(function, "__name__", ""), None) is function
+    # Not by `getattr`: a module may make its attributes when they are asked for (PEP 562).
+    names = getattr(found, "__dict__", {})
+    by_name = names.get(getattr(function, "__name__", "")) is function
     return str(name) if by_name else ""
 
 

@@ -357,6 +357,7 @@ class ProcessPool(Dispatcher):
                 worker.leave_locked()
                 self.counters["recycled"] += 1
             self._take_late_locked()
+            self.touched = None  # whatever comes now, this worker is whole
             try:
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
             except BaseException as error:
@@ -364,6 +365,7 @@ class ProcessPool(Dispatcher):
                 problem = problem or error
             if len(frames) < GATHERED and len(worker.ahead) > AHEAD_LEAST:
                 self.loop.pause(GATHER)
+        self.touched = None
         return over, worn, problem
 
     def end(self, call: Call, ending: Ending) -> None:

@@ -203,3 +203,22 @@ executor.submit(time.sleep, 0.2).add_done_callback(lambda future: print("called"
 
 def _cannot_start(self: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+def test_a_source_that_raises_costs_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose answer has just been booked is whole, whatever the source of calls does then."""
+    with Bench(tmp_path, 1) as bench:
+        pid = bench.submit(os.getpid).result(support.TIMEOUT)
+        core, raised = bench.core, threading.Event()
+        ask = core.next_call
+
+        def next_call(*, ahead: bool = False) -> Any:
+            if threading.current_thread() is core.io_thread() and not raised.is_set():
+                raised.set()
+                raise RuntimeError("not now")
+            return ask(ahead=ahead)
+
+        monkeypatch.setattr(core, "next_call", next_call)
+        assert bench.submit(faults.identity, 1).result(support.TIMEOUT) == 1
+        assert raised.wait(support.TIMEOUT)
+        assert bench.submit(os.getpid).result(support.TIMEOUT) == pid
