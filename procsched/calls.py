@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import os
 import threading
 import time
 
 from procsched import exits
-from procsched._core.models import Outcome, Priority
+from procsched._core.models import Outcome, Priority, Stats
 from procsched._core.retrying import decide_retry
 from procsched._interrupts import Latch, apart, owner_check
 from procsched._jitter import draw
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
+PROBLEMS = 20  # texts that stats() shows
+_COUNTERS = (
+    *(outcome.value for outcome in Outcome if outcome is not Outcome.SUCCEEDED),
+    "retried",
+    "cancelled",
+    "returned",
+)
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # Where a call stands, as the core sees it. No enum: to look up a member takes a tenth of a microsecond.
 WAITING = 0  # in a queue, or between two attempts
@@ -79,6 +87,8 @@ class _Item(Call):
         self.began = 0.0
 
     def begun(self, ago: float) -> None:
+        if not self.began:  # told twice, it is the same attempt
+            self.core.attempts += 1
         self.began = time.monotonic() - ago
         if self.attempt == 1 and not self.cancelled:
             self.future._note_start()
@@ -114,6 +124,13 @@ class Core:
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
         self.callbacks = Callbacks(pool)
+        self.problems: collections.deque[str] = collections.deque(
+            maxlen=PROBLEMS
+        )  # single operations, atomic
+        self.attempts = 0  # that have begun; guarded by lock
+        # Those that succeeded: they are told of without the lock, by one thread or another, and this is one step.
+        self.succeeded = itertools.count()
+        self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
         exits.note(self)
 
     # -- submitting ----------------------------------------------------------------------------------------
@@ -174,7 +191,7 @@ class Core:
                 return  # cancelled meanwhile
             late = self.finishing or self.killing or item.future.cancelled()
             if late:
-                self._withdraw_locked(item)
+                self._withdraw_locked(item, "cancelled" if item.future.cancelled() else "returned")
             else:
                 self._queue_locked(item)
                 self.pool.pump_locked()
@@ -296,6 +313,9 @@ class Core:
         call.queued = True
         self.queues[call.options.priority].appendleft(call)
         call.state = WAITING
+        if call.began:  # on its way to a worker, when a signal handler raised
+            self.attempts -= 1
+            call.began = 0.0
 
     def holds(self, call: Any) -> bool:
         """Return whether a call waits here or is over. With the pool's lock held."""
@@ -315,7 +335,8 @@ class Core:
         self.pool.loop.call_soon(self.tell_cancelled)
 
     def pool_problem(self, text: str) -> None:
-        """The pool logs its problems itself; those who wait hear of them by their futures."""
+        """Remember a problem. The pool logs it itself, and those who wait hear of it by their futures."""
+        self.problems.append(text)
 
     def spin(self, future: ProcessFuture[Any], most: float) -> None:
         """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
@@ -334,10 +355,14 @@ class Core:
         seconds = ending.seconds
         if seconds is None:
             seconds = time.monotonic() - item.began if item.began else 0.0
-        if not future._attempts or future._attempts[-1][3] is not ending:
+        again = bool(future._attempts) and future._attempts[-1][3] is ending
+        if not again:
+            if ending.outcome is _SUCCEEDED:
+                next(self.succeeded)
             future._attempts += ((item.attempt, time.time() - seconds, seconds, ending),)
         if ending.outcome is not _SUCCEEDED:
             with self.lock:
+                self.counters[ending.outcome] += not again
                 wait = self._again_locked(item, ending)
             if wait is not None:
                 self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
@@ -360,7 +385,9 @@ class Core:
             return None
         item.verdict = None
         item.attempt += 1
+        item.began = 0.0
         item.state = WAITING
+        self.counters["retried"] += 1
         self.resting.add(item)
         return wait
 
@@ -402,7 +429,7 @@ class Core:
             item.cancelled = True
         withdrawn = item.state is WAITING
         if withdrawn:
-            self._withdraw_locked(item)
+            self._withdraw_locked(item, "cancelled")
         return withdrawn
 
     def _cancel_later(self, item: _Item) -> bool:
@@ -420,8 +447,9 @@ class Core:
         if self.refused:
             self.finish_soon()
 
-    def _withdraw_locked(self, item: _Item) -> None:
-        """See to it that a call which waits is not begun."""
+    def _withdraw_locked(self, item: _Item, how: str) -> None:
+        """See to it that a call which waits is not begun; count it as "cancelled" or, by a shutdown, "returned"."""
+        self.counters[how] += item.state is WAITING
         item.state = OVER
         item.cancelled = True
         item.payload = b""  # it may stay in its queue for a while
@@ -446,6 +474,26 @@ class Core:
                 for waiting in self.queues
             )
             self.withdrawn = 0
+
+    def stats(self) -> Stats:
+        """See `ProcessExecutor.stats`."""
+        self.refuse_fork()
+        workers, counters = self.pool.stats()
+        with self.lock:
+            counters |= {"started": self.attempts, "succeeded": _reached(self.succeeded), **self.counters}
+            waiting = sum(map(len, self.queues)) - self.withdrawn
+            tombstones = self.withdrawn
+        ended = sum(counters[outcome.value] for outcome in Outcome)
+        return Stats(
+            workers,
+            counters,
+            waiting + tombstones,
+            tombstones,
+            waiting,
+            counters["started"] - ended,
+            len(self.open),
+            tuple(self.problems),
+        )
 
     # -- callbacks -----------------------------------------------------------------------------------------
 
@@ -523,7 +571,7 @@ class Core:
             items = items[free:]
         items += [item for item in self.resting if item.state is WAITING]
         for item in items:
-            self._withdraw_locked(item)
+            self._withdraw_locked(item, "returned")
         return items
 
     def after_fork(self) -> None:
@@ -555,3 +603,8 @@ class Core:
         self.drained.set()
         self.pool.shutdown(5.0)
         self.pool.loop.call_soon(self.callbacks.end)
+
+
+def _reached(count: itertools.count[int]) -> int:
+    """Return how many numbers a count from 0 has given."""
+    return int(repr(count).removeprefix("count(").removesuffix(")"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Never, ParamSpec, Self, TypeVar
 
+    from procsched._core.models import Stats
     from procsched.future import ProcessFuture
 
     P = ParamSpec("P")
@@ -221,6 +222,17 @@ class ProcessExecutor(_Submitter, Executor):
             **unknown,
         )
         return ExecutorView(self, changed)
+
+    def stats(self) -> Stats:
+        """Return a snapshot: workers, counters, calls that wait or run, and problems; also after a shutdown.
+
+        The counters are those of `Scheduler.stats` that make sense here, with two more: ``cancelled`` and ``returned``
+        count the calls that were withdrawn before they began, or between two attempts, by `cancel` and by a shutdown.
+
+        Raises:
+            SchedulerStateError: in a fork of the process that made the executor.
+        """
+        return self._core.stats()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait` return when all have ended and no process is left.

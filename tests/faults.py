@@ -441,6 +441,16 @@ def exit_from_thread(code: int) -> NoReturn:
         time.sleep(FOREVER)
 
 
+def exit_when_idle(code: int) -> None:
+    """As an initializer: let the worker become ready, and end it a moment later."""
+
+    def end() -> None:
+        time.sleep(0.02)
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
 def overflow_the_stack() -> None:
     """Recurse until the C stack is gone; a RecursionError would be too easy."""
     sys.setrecursionlimit(1 << 30)

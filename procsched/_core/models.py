@@ -500,19 +500,24 @@ class WorkerStats:
 
 @frozen
 class Stats:
-    """A snapshot of a scheduler.
+    """A snapshot of a scheduler or an executor.
 
     Args:
         workers: one `WorkerStats` each.
-        counters: totals since the start by name: ``started``, one per `Outcome` value, ``retried``,
-            ``missed``, ``skipped``, ``returned``, ``dead_letter_dropped``, ``schedule_errors``, ``late_results``
-            (answers that came when the end of their attempt was decided), and the pool's ``spawned``,
-            ``killed_workers``, ``recycled``, ``start_failures``, ``helper_restarts``, ``unkillable``.
-        heap: entries in the heap of due times, tombstones included.
+        counters: totals since the start by name.
+            Of attempts: ``started``, one per `Outcome` value, which with those that run add up to it, ``retried``,
+            ``late_results`` (answers that came when the end of their attempt was decided).
+            Of slots, for a scheduler: ``missed``, ``skipped``; of tasks: ``returned``, ``dead_letter_dropped``,
+            ``schedule_errors``. For an executor, of calls that did not begin: ``returned``, ``cancelled``.
+            Of workers: ``spawned``, ``respawned`` (in the place of one that was gone), and of those that are gone
+            ``left_workers`` (they were asked to), ``killed_workers`` (by us), ``crashed_workers`` (died by themselves,
+            or could not be forked) and ``lost_workers`` (went with their helper), which with `workers` add up to
+            ``spawned``; ``recycled`` (replaced after use), ``start_failures``, ``helper_restarts``, ``unkillable``.
+        heap: entries in the heap of due times, or calls in the queues, tombstones included.
         tombstones: how many of them are stale.
-        ready: due and waiting for a worker.
+        ready: due, or submitted, and waiting for a worker.
         running: in flight.
-        tasks: in the registry, terminal ones included.
+        tasks: in the registry, terminal ones included; for an executor calls that have not ended.
         problems: what went wrong lately, in words; empty when all is well.
     """
 

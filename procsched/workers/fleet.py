@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 MOST_SPARES = 2
 FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
 LAST_BACKOFF = 5.0
+# Workers in a row that may die by themselves before they have run anything, until their successors have to wait too.
+MOST_EARLY_DEATHS = 3
+LONG_LIFE = 5.0  # seconds after which the death of an idle worker is no trouble with its start
 MODULES_KEPT = 16  # imported by spares
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
 
@@ -64,7 +67,12 @@ class Fleet(Alarm):
         self._numbers = 0
         self._sent_environ: dict[str, str] = {}
         self._backoff = 0.0  # seconds; 0 while starts succeed
-        self._not_before = -math.inf  # steady time before which nothing is started
+        self.not_before = -math.inf  # steady time before which nothing is started
+        self.failures = 0  # starts in a row that brought no worker
+        self.early_deaths = 0  # workers in a row that died by themselves before they had run anything
+        self.failing_since = 0.0  # steady time of the first of either
+        self.last_failure = ""
+        self._vacant = 0  # workers that are gone and not replaced; guarded by the pool's lock
         self._spares = 1
         self._by_value = False  # whether the helper knows that calls are pickled by value
         # What the calls of late had to import, the newest last; None once a spare has failed over it.
@@ -81,6 +89,8 @@ class Fleet(Alarm):
         Args:
             wanted: whether a call waits. Only then is a start tried again that has failed before.
         """
+        if self.early_deaths and any(worker.runs for worker in self.workers.values()):
+            self._end_of_deaths()
         if self._closing or (self._backoff and not wanted):
             return
         states = [worker.state for worker in self.workers.values()]
@@ -90,8 +100,8 @@ class Fleet(Alarm):
         if WorkerState.DYING in states and self.pool.running >= self.pool.size:
             return  # nobody waits for a start; the helper is to report the death first, not to fork
         now = time.monotonic()
-        if now < self._not_before:
-            self.alarm = self._not_before
+        if now < self.not_before:
+            self.alarm = self.not_before
             self.loop.hurry(self.alarm)
             return
         try:
@@ -169,6 +179,9 @@ class Fleet(Alarm):
         with self.pool.lock:
             self.workers[worker.number] = worker
             self.pool.counters["spawned"] += 1
+            if self._vacant:
+                self._vacant -= 1
+                self.pool.counters["respawned"] += 1
         self.loop.watch(ours.fileno(), READ, worker.on_socket)
         self.loop.watch(worker.output.fd, READ, worker.on_side)
         self.loop.alarms.add(worker)
@@ -232,7 +245,9 @@ class Fleet(Alarm):
                 return
             worker.enter_locked(WorkerState.IDLE)
             worker.alarm = math.inf
-        self._backoff = 0.0
+        self.failures = 0
+        if self.early_deaths < MOST_EARLY_DEATHS:  # else it is to run something first
+            self._backoff = 0.0
         self.pool.pump()
 
     def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
@@ -256,8 +271,6 @@ class Fleet(Alarm):
 
     def on_dying(self, worker: Worker, *, was_running: bool) -> None:
         """A worker was sent SIGKILL: its slot is free."""
-        with self.pool.lock:
-            self.pool.counters["killed_workers"] += 1
         if was_running:
             self._spares = min(MOST_SPARES, self.pool.size)
         if worker.ready:  # else it failed to start, and its end decides when the next is tried
@@ -274,6 +287,7 @@ class Fleet(Alarm):
         was = worker.state
         ending = worker.held
         self._note_module(worker.call)
+        self._note_death(worker, status)
         # In one step: whoever ends all calls finds this one either with its worker or among those returned.
         with self.pool.lock:
             call = self._detach(worker, stuck=len(stuck))
@@ -307,6 +321,43 @@ class Fleet(Alarm):
             # Later, for it takes a while, and who has waited for this ending is to run first.
             self.loop.call_soon(self.ensure)
 
+    def _note_death(self, worker: Worker, status: int) -> None:
+        """Slow down where worker after worker dies before it has run anything; what killed one may kill them all."""
+        by_itself = worker.hung_up or worker.state not in _END_OF
+        if not worker.ready or not by_itself or self._closing:
+            return
+        if worker.runs or worker.call is not None or time.monotonic() - worker.born_at > LONG_LIFE:
+            self._end_of_deaths()
+            return
+        if not (self.early_deaths or self.failures):
+            self.failing_since = time.monotonic()
+        self.early_deaths += 1
+        if self.early_deaths >= MOST_EARLY_DEATHS:
+            self._slow_down()
+            words = verdicts.exit_words(status)[0]
+            self._say_failing(f"a worker died ({words}) before it had run anything", self.early_deaths)
+
+    def _note_lost(self, reason: str, *, served: bool) -> None:
+        """The helper was lost, having `served` somebody or not: its successor waits longer from time to time if not."""
+        if served:
+            self._end_of_deaths()
+        elif not (self.early_deaths or self.failures):
+            self.failing_since = time.monotonic()
+        self._slow_down()
+        self.early_deaths += not served
+        self._say_failing(reason, self.early_deaths)
+
+    def _end_of_deaths(self) -> None:
+        if self.early_deaths >= MOST_EARLY_DEATHS and not self.failures:
+            self._backoff = 0.0
+        self.early_deaths = 0
+
+    def _say_failing(self, text: str, times: int) -> None:
+        """Say what is wrong with the start of workers, and how long the next one waits."""
+        self.last_failure = text
+        again = f", {times} times in a row" if times > 1 else ""
+        self.pool.problem(f"{text}{again}; the next is started in {self._backoff:g} s at the earliest")
+
     def _hear_last(self, worker: Worker) -> None:
         """Read what a dead worker wrote: an answer that it wrote whole counts. It gets no further call."""
         with self.pool.lock:
@@ -328,10 +379,20 @@ class Fleet(Alarm):
             return False
         return self.pool.give_back(call)
 
-    def _detach(self, worker: Worker, *, stuck: int = 0) -> Call | None:
-        """Take a dead worker out of service; return the call that it was in, or None."""
+    def _detach(self, worker: Worker, *, stuck: int = 0, lost: bool = False) -> Call | None:
+        """Take a dead worker out of service; return the call that it was in, or None. Twice is once.
+
+        Args:
+            stuck: how many processes of its tree could not be ended.
+            lost: it went with its helper.
+        """
         with self.pool.lock:
-            worker.enter_locked(WorkerState.GONE)
+            if worker.state is not WorkerState.GONE:
+                # Whose stream had ended was only put out of its misery.
+                ended = None if worker.hung_up else _END_OF.get(worker.state)
+                self.pool.counters[ended or ("lost_workers" if lost else "crashed_workers")] += 1
+                self._vacant += 1
+                worker.enter_locked(WorkerState.GONE)
             call, worker.call = worker.call, None
             if call is not None:
                 call.worker = None
@@ -386,10 +447,11 @@ class Fleet(Alarm):
         """The helper has ended, and its workers with it."""
         self._launcher = None
         ended = []
+        served = any(worker.runs or worker.call is not None for worker in self.workers.values())
         for worker in list(self.workers.values()):
             self._hear_last(worker)
             with self.pool.lock:  # as in `on_gone`
-                call = self._detach(worker)
+                call = self._detach(worker, lost=True)
                 if call is not None and worker.held is None and self._was_spared(worker, call):
                     call = None
             if call is not None:
@@ -399,8 +461,7 @@ class Fleet(Alarm):
         if not self._closing:
             self.pool.count("helper_restarts")
             if failure is None:
-                self.pool.problem(f"{reason}; it is started anew")
-                self._slow_down()
+                self._note_lost(reason, served=served)
         for call, ending in ended:
             self.pool.end(call, ending)
         if self._closing:
@@ -416,13 +477,16 @@ class Fleet(Alarm):
 
     def _slow_down(self) -> None:
         self._backoff = min(max(FIRST_BACKOFF, self._backoff * 2), LAST_BACKOFF)
-        self._not_before = time.monotonic() + self._backoff
+        self.not_before = time.monotonic() + self._backoff
 
     def _start_failed(self, error: str, traceback: str | None) -> None:
         """A worker could not be started: an error for those who wait, if nobody else can serve them."""
         self._slow_down()
+        if not (self.failures or self.early_deaths):
+            self.failing_since = time.monotonic()
+        self.failures += 1
         self.pool.count("start_failures")
-        self.pool.problem(error)
+        self._say_failing(error, self.failures)
         serving = any(
             worker.state in RUNNING_STATES or worker.state is WorkerState.IDLE
             for worker in self.workers.values()
@@ -482,6 +546,9 @@ class Fleet(Alarm):
         if self._guard is not None:
             self._guard.abandon()
         self.pages.close()
+
+
+_END_OF = {WorkerState.DYING: "killed_workers", WorkerState.LEAVING: "left_workers"}
 
 
 def _umask() -> int | None:

@@ -54,9 +54,13 @@ if TYPE_CHECKING:
 # much as booking some of them.
 GATHER, GATHERED = 0.0001, 16
 
+# What has become of the workers that are gone: each is counted under one of these. With those that are left they add up
+# to `spawned`.
+ENDS = ("left_workers", "killed_workers", "crashed_workers", "lost_workers")
 _COUNTERS = (
     "spawned",
-    "killed_workers",
+    "respawned",
+    *ENDS,
     "recycled",
     "start_failures",
     "helper_restarts",
@@ -214,6 +218,7 @@ class ProcessPool(Dispatcher):
             shown = [
                 (worker.pid, worker.state, worker.call.task_id if worker.call else None, worker.runs)
                 for worker in workers
+                if worker.state is not WorkerState.GONE
             ]
         return (
             tuple(

@@ -66,6 +66,7 @@ class Worker(Sender):
     """A child process with its handle in the parent."""
 
     __slots__ = (
+        "born_at",
         "cpu_base",
         "decoder",
         "direct",
@@ -98,6 +99,7 @@ class Worker(Sender):
     ) -> None:
         super().__init__(pool, fleet, number, sock, tokens, page_index, parcels)
         self.fleet = fleet
+        self.born_at = time.monotonic()
         self.output = Output(side)
         self.pid: int | None = None
         self.pidfd: int | None = None
@@ -265,12 +267,12 @@ class Worker(Sender):
         self.pool.loop.forget(self.sock.fileno())
         if self.state in (WorkerState.DYING, WorkerState.LEAVING, WorkerState.GONE):
             return
+        self.hung_up = True
         if self.state is WorkerState.IDLE:
             self.kill()
             return
         # The descriptors of a process are closed a moment before it counts as dead. What ended it is for its wait
         # status to say, or for the death of the helper: a verdict now would hide that.
-        self.hung_up = True
         self.alarm = min(self.alarm, time.monotonic() + HANGUP_WAIT)
         self.pool.loop.hurry(self.alarm)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from procsched import Outcome, WorkerCrashedError
 from tests import faults, support
-from tests.pools import Bench, only_record
+from tests.pools import Bench, helper_pid, only_record
 
 
 def assert_all_fail(bench: Bench, text: str, cause: str = "") -> None:
@@ -181,3 +183,60 @@ def test_what_an_initializer_sets_up_stays(tmp_path: Path) -> None:
             state = bench.submit(faults.state).result(support.TIMEOUT)
             assert (state["cwd"], state["umask"]) == (str(tmp_path), 0o027)
             assert bench.submit(faults.recall).result(support.TIMEOUT) == "settled"
+
+
+@pytest.mark.slow
+def test_workers_that_die_before_they_have_run_anything_are_no_spin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What kills every idle worker is told, and from the third on the next one waits, ever longer."""
+    with Bench(tmp_path, 1, initializer=faults.exit_when_idle, initargs=(7,)) as bench:
+        with contextlib.suppress(WorkerCrashedError):  # it may be in time
+            bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+        fleet = bench.core.pool.fleet
+        support.eventually(lambda: fleet.early_deaths >= 3)
+        problem = support.eventually(lambda: bench.executor.stats().problems)[0]
+        assert "a worker died (exit code 7) before it had run anything, 3 times in a row" in problem
+        assert "the next is started in 0.1 s at the earliest" in problem
+        assert problem in caplog.text
+        problems = support.eventually(lambda: bench.executor.stats().problems[3:])
+        waits = [float(text.partition("started in ")[2].split()[0]) for text in problems]
+        assert waits == sorted(set(waits))
+        assert bench.counters()["start_failures"] == 0  # they were ready
+
+
+@pytest.mark.slow
+def test_idle_workers_that_are_killed_now_and_then_are_no_trouble(tmp_path: Path) -> None:
+    """Whoever runs something in between shows that the start is sound: the next one comes at once."""
+    with Bench(tmp_path, 1) as bench:
+        for n in range(6):
+            assert bench.submit(faults.add, n, 1).result(support.TIMEOUT) == n + 1
+            for pid in bench.ready_pids():
+                os.kill(pid, signal.SIGKILL)
+                support.assert_gone(pid)
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        assert bench.executor.stats().problems == ()
+
+
+@pytest.mark.slow
+def test_a_helper_that_dies_again_and_again_is_started_ever_later(tmp_path: Path) -> None:
+    """Each loss is told, with how long the next start waits."""
+    with Bench(tmp_path, 1) as bench:
+        bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+        fleet = bench.core.pool.fleet
+        for _ in range(5):
+            bench.ready_pids()
+            helper = helper_pid()
+            lost = bench.counters()["helper_restarts"]
+            os.kill(helper, signal.SIGKILL)
+            support.eventually(lambda before=lost: bench.counters()["helper_restarts"] > before)
+        problems = bench.executor.stats().problems
+        waits = [float(text.partition("started in ")[2].split()[0]) for text in problems]
+        assert waits == sorted(waits)
+        assert waits[-1] >= 0.2
+        assert fleet.early_deaths >= 3
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        os.kill(helper_pid(), signal.SIGKILL)
+        last = support.eventually(lambda: bench.executor.stats().problems[5:])[0]
+        assert "in a row" not in last
+        assert "started in 0.1 s" in last
