@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from procsched._core.health import Health, PartHealth
     from procsched._core.models import (
         DEFAULT_RETRY,
         NO_RETRY,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     )
     from procsched.child.current import current_run
     from procsched.clock import SystemClock
+    from procsched.diagnosis import health
+    from procsched.dumping import dump, dump_on_signal
     from procsched.errors import (
         LimitExceededError,
         ProcschedError,
@@ -70,6 +73,7 @@ __all__ = [
     "FakeClock",
     "FixedDelay",
     "FixedRate",
+    "Health",
     "IdGenerator",
     "InMemoryTaskStore",
     "InlinePool",
@@ -78,6 +82,7 @@ __all__ = [
     "OneTime",
     "Outcome",
     "OverrunPolicy",
+    "PartHealth",
     "Priority",
     "ProcessExecutor",
     "ProcessFuture",
@@ -113,6 +118,9 @@ __all__ = [
     "WorkerPool",
     "WorkerStats",
     "current_run",
+    "dump",
+    "dump_on_signal",
+    "health",
     "killable",
     "run",
     "shutdown_shared",
@@ -121,12 +129,15 @@ __all__ = [
 # Where each public name lives: the imports above once more, for the interpreter, which does not run them.
 # A unit test holds the two and `__all__` together.
 _MODULES = {
+    "procsched._core.health": "Health PartHealth",
     "procsched._core.models": (
         "DEFAULT_RETRY NO_RETRY ExecutionRecord MisfirePolicy Outcome OverrunPolicy Priority QueueEntry "
         "RetryPolicy ScheduledTask ShutdownReport Stats Task TaskEvent TaskStatus WorkerStats"
     ),
     "procsched.child.current": "current_run",
     "procsched.clock": "SystemClock",
+    "procsched.diagnosis": "health",
+    "procsched.dumping": "dump dump_on_signal",
     "procsched.errors": (
         "LimitExceededError ProcschedError RemoteError SandboxUnavailableError ScheduleError "
         "SchedulerStateError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "

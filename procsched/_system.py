@@ -225,6 +225,15 @@ def tracer_of(pid: int) -> int:
     return 0
 
 
+def state_of(pid: int) -> str:
+    """Return the letter by which the kernel says what a process does (proc(5), state), "" where it does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return chr(file.read().rpartition(b") ")[2][0])
+    except (OSError, IndexError):
+        return ""
+
+
 def process_descendants(pid: int) -> list[int]:
     """Return every descendant of `pid`, parents before children. A snapshot: new ones may appear meanwhile."""
     if offers("proc"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 
 from procsched._interrupts import Latch
 from procsched._logs import say
@@ -27,10 +28,12 @@ class Callbacks:
 
     Attributes:
         thread: None until it is started, which the I/O thread of the pool does.
+        busy_since: for `health()`, read without a lock.
     """
 
     def __init__(self, pool: ProcessPool) -> None:
         self.thread: threading.Thread | None = None
+        self.busy_since = 0.0  # steady time since when it is in one callback; 0 while it waits
         self._pool = pool
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._prepared = Latch()  # set when it was started, or could not be
@@ -81,7 +84,9 @@ class Callbacks:
 
     def _serve(self) -> None:
         while (run := self._queue.get()) is not None:
+            self.busy_since = time.monotonic()
             _call(run)
+            self.busy_since = 0.0
             run = None  # no future is kept alive by an idle thread
 
     def _run_left(self) -> None:

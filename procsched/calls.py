@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from procsched._parts import Inspection
     from procsched.call_options import Options
     from procsched.workers.base import Ending, Pace
     from procsched.workers.pool import ProcessPool
@@ -121,6 +122,7 @@ class Core:
         self.refused = ""  # why nothing is taken any more; set at once, and looked at with the lock held
         self.finishing = False  # the pool is being shut down; guarded by lock
         self.drained = Latch()  # set when, after a shutdown, nothing is open
+        self.started_at = 0.0  # steady time
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
         self.callbacks = Callbacks(pool)
@@ -231,6 +233,7 @@ class Core:
         with self.start_lock:
             if not self.started and not self.refused:
                 self.pid = os.getpid()
+                self.started_at = time.monotonic()
                 self.pool.start(self, SystemClock())
                 self.started = True
                 if self.refused:  # a shutdown meanwhile found nothing to end
@@ -492,8 +495,21 @@ class Core:
             waiting,
             counters["started"] - ended,
             len(self.open),
-            tuple(self.problems),
+            self.recent_problems(),
         )
+
+    kind = "executor"
+
+    def inspect(self, inspection: Inspection) -> None:
+        """Say how the threads and processes are. Takes no lock."""
+        if self.started and not self.is_fork:
+            self.pool.inspect(inspection)
+            inspection.add_thread("callback thread", self.callbacks.thread, self.callbacks.busy_since)
+            inspection.add_locks([("pool", self.lock), ("answers", self.pool.reading)])
+
+    def recent_problems(self) -> tuple[str, ...]:
+        """Return what went wrong lately, in words."""
+        return tuple(self.problems)
 
     # -- callbacks -----------------------------------------------------------------------------------------
 

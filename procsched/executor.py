@@ -18,9 +18,11 @@ from procsched.errors import ValidationError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import timedelta
     from types import TracebackType
     from typing import Any, Never, ParamSpec, Self, TypeVar
 
+    from procsched._core.health import Health
     from procsched._core.models import Stats
     from procsched.future import ProcessFuture
 
@@ -233,6 +235,12 @@ class ProcessExecutor(_Submitter, Executor):
             SchedulerStateError: in a fork of the process that made the executor.
         """
         return self._core.stats()
+
+    def health(self, stuck_after: float | timedelta = 1.0) -> Health:
+        """Return how the threads and processes of this executor are: see `procsched.health`."""
+        from procsched import diagnosis  # here, so that the import of an executor stays quick
+
+        return diagnosis.look([self._core], stuck_after)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait` return when all have ended and no process is left.

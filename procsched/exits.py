@@ -36,6 +36,12 @@ def release(core: Core) -> None:
     _live.discard(core)
 
 
+def all_running() -> list[Core]:
+    """Return the cores whose threads live, those that are about to end included, in the order in which they started."""
+    running = [core for core in list(_made) if core.started and core.pool.loop.thread.is_alive()]
+    return sorted(running, key=lambda core: core.started_at)
+
+
 def _at_exit() -> None:
     """Finish the calls of every executor: their threads are daemons, and would be cut off.
 

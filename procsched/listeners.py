@@ -13,6 +13,7 @@ import threading
 
 from procsched._core.checks import whole_number
 from procsched._core.failures import describe
+from procsched._core.health import STUCK_AFTER
 from procsched._core.outbox import Outbox
 from procsched._interrupts import owner_check
 from procsched._logs import say
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from procsched._core.models import TaskEvent
+    from procsched._parts import Inspection
     from procsched.protocols import TaskListener
 
-STUCK_AFTER = 1.0  # seconds in one call from which on `stuck` names a listener
 KINDS_OF_ERROR = 100  # so many different errors of a listener are told apart
 
 
 class _Outlet:
-    """One listener with its queue and its thread. What changes is guarded by the delivery's `_lock`."""
+    """One listener with its queue and its thread. What changes is guarded by the delivery's `lock`."""
 
     def __init__(self, listener: TaskListener, number: int, limit: int) -> None:
         self.listener = listener
@@ -82,17 +83,17 @@ class EventDelivery:
     ) -> None:
         self._limit = whole_number("event_limit", limit)
         self._on_problem = on_problem
-        # `_lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
+        # `lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
-        self._lock = threading.RLock()
-        self.holds_lock = owner_check(self._lock)
-        self._handled = threading.Condition(self._lock)  # wait_idle and close wait here
-        self._waiting = 0  # how many do; guarded by _lock
-        self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by _lock
-        self._lost_before: dict[str, int] = {}  # by listeners that are gone; guarded by _lock
-        self._started = 0  # numbers for thread names; guarded by _lock
-        self._closed = False  # guarded by _lock
+        self.lock = threading.RLock()
+        self.holds_lock = owner_check(self.lock)
+        self._handled = threading.Condition(self.lock)  # wait_idle and close wait here
+        self._waiting = 0  # how many do; guarded by lock
+        self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by lock
+        self._lost_before: dict[str, int] = {}  # by listeners that are gone; guarded by lock
+        self._started = 0  # numbers for thread names; guarded by lock
+        self._closed = False  # guarded by lock
         if callable(getattr(listeners, "on_task_event", None)):
             raise ValidationError("listeners must be a sequence: put the one listener into a list")
         if not hasattr(listeners, "__iter__"):
@@ -111,7 +112,7 @@ class EventDelivery:
                 f"listeners must have a method on_task_event(event); {listener!r} has none: "
                 "write a small class around a function, or use EventLog()"
             )
-        with self._lock:
+        with self.lock:
             if any(outlet.listener is listener for outlet in self._outlets):
                 return
             self._started += 1
@@ -123,7 +124,7 @@ class EventDelivery:
 
         What is queued for it is lost; a call that is going on is not waited for.
         """
-        with self._lock:
+        with self.lock:
             outlet = next((outlet for outlet in self._outlets if outlet.listener is listener), None)
             if outlet is None:
                 return False
@@ -134,7 +135,7 @@ class EventDelivery:
         """Queue `event` for every listener. Never blocks; costs nothing where nobody listens."""
         if not self._outlets:
             return
-        with self._lock:
+        with self.lock:
             for outlet in self._outlets:
                 outlet.outbox.push(event)
                 if outlet.parked:
@@ -150,7 +151,7 @@ class EventDelivery:
         Returns:
             False when the deadline came first. Never call it from a listener: see `is_listener_thread`.
         """
-        with self._lock:
+        with self.lock:
             return self._wait_locked(self._outlets, deadline)
 
     def is_listener_thread(self) -> bool:
@@ -160,7 +161,7 @@ class EventDelivery:
 
     def lost(self) -> dict[str, int]:
         """Return how many events each listener has lost, by its name; those that lost none are left out."""
-        with self._lock:
+        with self.lock:
             counts = dict(self._lost_before)
             for outlet in self._outlets:
                 if outlet.outbox.lost:
@@ -170,9 +171,15 @@ class EventDelivery:
     def stuck(self) -> list[tuple[str, float]]:
         """Return the listeners that have been in one call for a second or more, with its seconds so far."""
         now = real_seconds()
-        with self._lock:
+        with self.lock:
             busy = [(outlet.name, now - outlet.since) for outlet in self._outlets if outlet.handling]
         return [(name, seconds) for name, seconds in busy if seconds >= STUCK_AFTER]
+
+    def inspect(self, inspection: Inspection) -> None:
+        """Say how each listener is. Takes no lock."""
+        for outlet in self._outlets:
+            since = outlet.since if outlet.handling else 0.0
+            inspection.add_thread(f"listener {outlet.name}", outlet.thread, since)
 
     def close(self, timeout: float) -> bool:
         """Deliver what is queued, and end the threads. Later events are not delivered.
@@ -188,7 +195,7 @@ class EventDelivery:
         end = real_seconds() + timeout
         current = threading.current_thread()
         unfinished: list[tuple[str, int]] = []
-        with self._lock:
+        with self.lock:
             self._closed = True
             others = [outlet for outlet in self._outlets if outlet.thread is not current]
             done = self._wait_locked(others, end)
@@ -243,7 +250,7 @@ class EventDelivery:
 
     def _run(self, outlet: _Outlet) -> None:
         while True:
-            with self._lock:
+            with self.lock:
                 outlet.parked = False
                 if outlet.handling:
                     outlet.handling = 0
@@ -251,8 +258,8 @@ class EventDelivery:
                         self._handled.notify_all()
                 entry = outlet.outbox.pop()
                 if entry is not None:
+                    outlet.since = real_seconds()  # first: `inspect` reads both without the lock
                     outlet.handling = entry[0]
-                    outlet.since = real_seconds()
                 elif outlet.removed or self._closed:
                     if not outlet.removed:
                         self._retire_locked(outlet)

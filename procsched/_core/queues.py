@@ -214,6 +214,11 @@ class ReadyOrder:
         return self._heap.mend(), set(self._lent)
 
     @property
+    def items(self) -> list[Item]:
+        """The items that wait, tombstones included: for a person to look at."""
+        return self._heap.items
+
+    @property
     def lent(self) -> int:
         """How many entries are lent."""
         return len(self._lent)

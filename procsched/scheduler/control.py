@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from procsched._core.entries import Entry, LiveAttempt, Question
+    from procsched._core.health import Health
     from procsched._core.models import ExecutionRecord, ScheduledTask
     from procsched.protocols import TaskListener
 
@@ -261,6 +262,12 @@ class Control(ClosingDriver):
         if failing is not None and failing not in problems:
             problems.append(failing)
         return Stats(workers, counters, *figures, running, tasks, tuple(problems))
+
+    def health(self, stuck_after: float | timedelta = 1.0) -> Health:
+        """Return how the threads and processes of this scheduler are: see `procsched.health`."""
+        from procsched import diagnosis  # here, for it is seldom needed
+
+        return diagnosis.look([self], stuck_after)
 
     # --- inside ----------------------------------------------------------------------------------------
 

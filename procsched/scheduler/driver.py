@@ -28,7 +28,7 @@ from procsched._core.timeline import Timeline
 from procsched._interrupts import owner_check
 from procsched._jitter import draw
 from procsched._logs import log, say
-from procsched.clock import SystemClock, adapt_clock
+from procsched.clock import SystemClock, adapt_clock, real_seconds
 from procsched.errors import ProcschedError, SchedulerStateError, ValidationError
 from procsched.listeners import EventDelivery
 from procsched.scheduler.attempts import Attempt, causes_of
@@ -115,6 +115,8 @@ class Driver:
         self._state = NEW  # guarded by _lock
         self._stale = False  # the timer must look again before it waits; guarded by _lock
         self._timer_waits = False  # guarded by _lock
+        # Real steady seconds since, or from, when the timer has something to do; 0 for nothing. Read without a lock.
+        self._timer_since = 0.0
         self._timer_stop = False  # guarded by _lock
         self._idle_gates: list[Gate] = []  # of wait_idle and shutdown; guarded by _lock
         self._unlogged: list[tuple[Entry | None, str]] = []  # guarded by _lock
@@ -216,6 +218,7 @@ class Driver:
             # In this order: a KeyboardInterrupt in between costs a second notify, not the timer's wake-up.
             self._changed.notify()
             self._timer_waits = False
+            self._timer_since = real_seconds()  # should its clock keep it, that is since when
 
     def _note(self, text: str) -> None:
         """Remember a problem for stats()."""

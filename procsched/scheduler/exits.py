@@ -42,6 +42,11 @@ def release(scheduler: Exiting) -> None:
     _running.pop(id(scheduler), None)
 
 
+def all_running() -> list[Exiting]:
+    """Return the schedulers that were started and are not shut down."""
+    return list(_running.values())
+
+
 def _end_all() -> None:
     for scheduler in list(_running.values()):
         scheduler.end_at_exit()

@@ -10,6 +10,7 @@ from procsched import _system
 from procsched._core.failures import describe
 from procsched._core.planning import wait_seconds
 from procsched._logs import say
+from procsched.clock import real_seconds
 from procsched.scheduler.driver import Driver
 
 FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
@@ -21,6 +22,9 @@ class TimedDriver(Driver):
     """The driver with its timer thread."""
 
     _timer: threading.Thread | None = None
+    # For `health`, which reads these without a lock.
+    _timer_failing: str | None = None
+    _timer_failing_since = 0.0  # steady time
 
     def _start_timer(self) -> None:
         timer = threading.Thread(target=self._run_timer, name="procsched-timer", daemon=True)
@@ -32,22 +36,28 @@ class TimedDriver(Driver):
         failures = 0
         stall = 0.0
         while True:
+            self._timer_since = real_seconds()
             try:
                 if not self._pass():
                     stall = self._wait_for_work(stall)
                     if stall < 0.0:
                         return
                 failures = 0
+                self._timer_failing = None
             except BaseException as error:
                 # Whatever it is, a SystemExit of a user's schedule too, the timer goes on: else everything
                 # would stand still in silence.
                 failures += 1
                 text = f"the timer failed {failures} times: {describe(error)}"
+                if failures == 1:
+                    self._timer_failing_since = real_seconds()
+                self._timer_failing = text
                 say(logging.ERROR, "%s", text, error=error)
                 self._note(text)
                 with self._lock:
                     if self._timer_stop:
                         return
+                    self._timer_since = 0.0
                     self._changed.wait(min(FIRST_BACKOFF * 2 ** min(failures, 10), LAST_BACKOFF))
 
     def _wait_for_work(self, stall: float) -> float:
@@ -71,10 +81,13 @@ class TimedDriver(Driver):
                 seconds = max(seconds - LEAD, 0.0) if self._real else max(seconds, stall)
             if seconds != 0.0 or not self._real:
                 self._timer_waits = True
+                # Of an injected clock nobody knows when it should have come back.
+                self._timer_since = real_seconds() + seconds if self._real and seconds is not None else 0.0
                 try:
                     self.clock.wait(self._changed, seconds)
                 finally:
                     self._timer_waits = False
+                    self._timer_since = real_seconds()
                 if seconds is None or self._stale or self._real or self.clock.watches_steps:
                     return 0.0
                 # A clock that cannot tell of its moves and stands still: looking again and again is useless.

@@ -8,7 +8,7 @@ from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
 from procsched.scheduler.driver import CLOSED, RUNNING
 from procsched.scheduler.gate import Gate
-from procsched.scheduler.timing import TimedDriver
+from procsched.scheduler.inspecting import InspectedDriver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from procsched.scheduler.attempts import Attempt
 
 
-class WaitingDriver(TimedDriver):
+class WaitingDriver(InspectedDriver):
     """The driver with those who wait for it."""
 
     def own_call(self) -> Attempt | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched._parts import Inspection
     from procsched.protocols import TaskStore
 
     Change = tuple[str, ScheduledTask | None, ExecutionRecord | None]  # (id, None, None): forget it
@@ -72,6 +73,8 @@ class StoreWriter:
         failing: what is wrong with the store now, in words; None while it works.
         failures: calls of the store that raised.
         lost: changes that were given up at the close.
+        thread: the one that writes, None before the first change.
+        busy_since: steady time since when the store has been in one call; 0 while it is in none.
     Thread safety: call from anywhere.
     """
 
@@ -93,9 +96,11 @@ class StoreWriter:
         self._closing = False  # guarded by _lock
         self._abandoned = False  # guarded by _lock
         self._finished = False  # the thread takes no further change; guarded by _lock
-        self._thread: threading.Thread | None = None  # guarded by _lock
-        self.failing: str | None = None  # written by the store thread
-        self.failures = 0  # written by the store thread
+        self.thread: threading.Thread | None = None  # guarded by _lock
+        self.busy_since = 0.0  # this and the next three are written by the store thread, and read by anybody
+        self.failing: str | None = None
+        self.failing_since = 0.0  # steady time
+        self.failures = 0
         self.lost = 0  # guarded by _lock
 
     @property
@@ -125,7 +130,7 @@ class StoreWriter:
         """
         end = None if timeout is None else real_seconds() + timeout
         with self._lock:
-            if self._thread is threading.current_thread():
+            if self.thread is threading.current_thread():
                 return False
             target = self._put
             while self._settled < target and not self._abandoned:
@@ -150,7 +155,7 @@ class StoreWriter:
         with self._lock:
             self._closing = True
             self._work.notify_all()
-            thread = self._thread
+            thread = self.thread
             if thread is None:
                 self._finished = True
                 self._give_up_locked()
@@ -162,6 +167,11 @@ class StoreWriter:
                 self._abandon(timeout)
         with self._lock:
             return self._finished and self.lost == 0
+
+    def inspect(self, inspection: Inspection) -> None:
+        """Say how the store and its thread are. Takes no lock."""
+        name = f"store {type(self._store).__name__}"
+        inspection.add_thread(name, self.thread, self.busy_since, self.failing, self.failing_since)
 
     def _abandon(self, timeout: float) -> None:
         with self._lock:
@@ -197,7 +207,7 @@ class StoreWriter:
             if self._parked:
                 self._work.notify()  # first: a signal handler that raises in between must not leave it asleep
                 self._parked = False
-            elif self._thread is None:
+            elif self.thread is None:
                 self._start_locked()
 
     def _start_locked(self) -> None:
@@ -207,7 +217,7 @@ class StoreWriter:
         except RuntimeError as error:  # the system has no thread left; tried again at the next change
             self.failing = f"the store thread cannot start: {error}"
         else:
-            self._thread = thread
+            self.thread = thread
             self.failing = None
 
     def _run(self) -> None:
@@ -227,14 +237,19 @@ class StoreWriter:
         """Write `batch` in order, however often it takes; give it up when the writer is closing."""
         streak = 0
         while batch:
+            self.busy_since = real_seconds()
             try:
                 written = self._write_some(batch)
             except BaseException as error:  # whatever user code raises, this thread goes on
                 streak += 1
+                if self.failing is None:
+                    self.failing_since = real_seconds()
+                self.busy_since = 0.0
                 self._note_failure(error, streak)
                 if not self._may_retry(streak):
                     return
                 continue
+            self.busy_since = 0.0
             for _ in range(written):
                 batch.popleft()
             if streak:

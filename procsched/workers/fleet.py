@@ -54,6 +54,11 @@ class Fleet(Alarm):
 
     Attributes:
         workers: all that are not gone, by number; changed with the pool's lock.
+        failures: starts in a row that brought no worker. This and the next four are read without a lock.
+        early_deaths: workers in a row that died by themselves before they had run anything.
+        failing_since: steady time of the first of either.
+        last_failure: the last of them, in words.
+        not_before: steady time before which nothing is started.
         pages: the memory shared with them.
     """
 
@@ -63,14 +68,13 @@ class Fleet(Alarm):
         self.loop = pool.loop
         self.workers: dict[int, Worker] = {}
         self.pages = Pages(2 * pool.size + 16)
-        self._launcher: Launcher | None = None
+        self.launcher: Launcher | None = None  # other threads look at it
         self._numbers = 0
         self._sent_environ: dict[str, str] = {}
         self._backoff = 0.0  # seconds; 0 while starts succeed
-        self.not_before = -math.inf  # steady time before which nothing is started
-        self.failures = 0  # starts in a row that brought no worker
-        self.early_deaths = 0  # workers in a row that died by themselves before they had run anything
-        self.failing_since = 0.0  # steady time of the first of either
+        self.not_before = -math.inf
+        self.failures = self.early_deaths = 0
+        self.failing_since = 0.0
         self.last_failure = ""
         self._vacant = 0  # workers that are gone and not replaced; guarded by the pool's lock
         self._spares = 1
@@ -105,12 +109,12 @@ class Fleet(Alarm):
             self.loop.hurry(self.alarm)
             return
         try:
-            if self._launcher is None:
+            if self.launcher is None:
                 self._launch()
-            assert self._launcher is not None
+            assert self.launcher is not None
             if not self._by_value and "cloudpickle" in sys.modules:
                 self._by_value = True
-                self._launcher.prepare_by_value()
+                self.launcher.prepare_by_value()
             spare = not wanted or self.pool.running >= self.pool.size  # nobody waits for it
             for _ in range(missing):
                 self._spawn(spare=spare)
@@ -141,12 +145,12 @@ class Fleet(Alarm):
         launcher.start(self._guard, config, self.pages.fd)
         self._guard = None
         self._sent_environ = environ
-        self._launcher = launcher
+        self.launcher = launcher
 
     def _spawn(self, *, spare: bool) -> None:
         import socket
 
-        assert self._launcher is not None
+        assert self.launcher is not None
         with contextlib.ExitStack() as undo:  # whatever is missing in between, nothing stays
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
@@ -170,7 +174,7 @@ class Fleet(Alarm):
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
                     fds = (theirs.fileno(), side_write, tokens.reader, their_parcels.fileno())
-                    self._launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
+                    self.launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:
                     os.close(side_write)
                     if their_parcels is not None:
@@ -261,13 +265,13 @@ class Fleet(Alarm):
 
     def ask(self, worker: Worker) -> None:
         """Have a worker and its tree asked to stop."""
-        if self._launcher is not None:
-            self._launcher.ask(worker.number)
+        if self.launcher is not None:
+            self.launcher.ask(worker.number)
 
     def kill_by_helper(self, worker: Worker) -> None:
         """Have a worker killed by the helper, which knows its pid."""
-        if self._launcher is not None:
-            self._launcher.kill(worker.number)
+        if self.launcher is not None:
+            self.launcher.kill(worker.number)
 
     def on_dying(self, worker: Worker, *, was_running: bool) -> None:
         """A worker was sent SIGKILL: its slot is free."""
@@ -415,11 +419,11 @@ class Fleet(Alarm):
 
     def ping(self) -> int:
         """Ask the helper for a sign of life; return a number for `helper_answered`."""
-        return 0 if self._launcher is None else self._launcher.ping()
+        return 0 if self.launcher is None else self.launcher.ping()
 
     def helper_answered(self, number: int) -> bool:
         """Return whether the helper has answered that `ping`."""
-        return self._launcher is not None and self._launcher.answered >= number
+        return self.launcher is not None and self.launcher.answered >= number
 
     def on_unkillable(self, worker: Worker) -> None:
         """A worker has not gone within five seconds of its SIGKILL: say so, and go on watching it."""
@@ -439,13 +443,13 @@ class Fleet(Alarm):
 
     def on_helper_silent(self, failure: str | None = None) -> None:
         """The helper is stuck: it does not report a death; or (with `failure`) it never came so far as to fork."""
-        if self._launcher is not None:
-            self.pool.problem(failure or f"the helper process {self._launcher.helper_pid} does not answer")
-            self._launcher.destroy(failure)
+        if self.launcher is not None:
+            self.pool.problem(failure or f"the helper process {self.launcher.helper_pid} does not answer")
+            self.launcher.destroy(failure)
 
     def on_helper_lost(self, reason: str, failure: tuple[str, str | None] | None) -> None:
         """The helper has ended, and its workers with it."""
-        self._launcher = None
+        self.launcher = None
         ended = []
         served = any(worker.runs or worker.call is not None for worker in self.workers.values())
         for worker in list(self.workers.values()):
@@ -519,20 +523,20 @@ class Fleet(Alarm):
     def _check_empty(self) -> None:
         """When the last worker is gone, the helper may go."""
         if not self.workers:
-            if self._launcher is None:
+            if self.launcher is None:
                 self._finish()
-            elif not self._launcher.closing:
-                self._launcher.stop()
+            elif not self.launcher.closing:
+                self.launcher.stop()
 
     def _close_further(self, now: float) -> None:
         """Hurry a shutdown along: the helper is told to end what is left, a second later it is killed."""
-        if self._launcher is None:
+        if self.launcher is None:
             return
         self._close_steps += 1
-        if self._close_steps == 1 and not self._launcher.closing:
-            self._launcher.stop()
+        if self._close_steps == 1 and not self.launcher.closing:
+            self.launcher.stop()
         else:
-            self._launcher.destroy()
+            self.launcher.destroy()
         self.alarm = now + 1.0
         self.loop.hurry(self.alarm)
 

@@ -48,6 +48,10 @@ class Launcher:
     Attributes:
         helper_pid: None until the helper has said hello.
         answered: number of the last `ping` that it has answered.
+        started_at: steady time.
+        unanswered: requests that the helper is to answer at once, with the steady time of each. This and what comes
+            before are read by other threads without a lock.
+        held_since: pid -> steady time since when `health()` has found a process stopped, or otherwise held.
     """
 
     def __init__(self, loop: Loop, owner: LauncherOwner) -> None:
@@ -67,6 +71,9 @@ class Launcher:
         self._roused = False
         self._pings = 0
         self.answered = 0
+        self.started_at = time.monotonic()
+        self.unanswered: dict[tuple[str, int], float] = {}
+        self.held_since: dict[int, float] = {}
 
     def start(self, guard: Guard, config: dict[str, Any], page_fd: int) -> None:
         """Take over a guard and send its helper the configuration."""
@@ -84,6 +91,7 @@ class Launcher:
     def spawn(self, number: int, fds: Sequence[int], options: dict[str, Any]) -> None:
         """Ask for a worker that gets `fds`; they may be closed once this returns."""
         self._send(("spawn", number, options), _duplicates(fds), own=True)
+        self.unanswered["spawn", number] = time.monotonic()
 
     def prepare_by_value(self) -> None:
         """Have the helper import what calls that are pickled by value need, for the workers to come."""
@@ -100,6 +108,7 @@ class Launcher:
     def ping(self) -> int:
         """Have the helper look at its children and answer; return the number that `answered` has then."""
         self._pings += 1
+        self.unanswered["ping", self._pings] = time.monotonic()
         self._send(("ping", self._pings))
         return self._pings
 
@@ -201,11 +210,14 @@ class Launcher:
         if kind == "gone":
             self.owner.on_gone(*message[1:])
         elif kind == "spawned":
+            self.unanswered.pop(("spawn", message[1]), None)
             self.owner.on_spawned(message[1], message[2], fds[0] if fds else None)
         elif kind == "spawn_failed":
+            self.unanswered.pop(("spawn", message[1]), None)
             self.owner.on_spawn_failed(message[1], message[2], None)
         elif kind == "pong":
             self.answered = message[1]
+            self.unanswered.pop(("ping", message[1]), None)
         elif kind == "hello":
             self.helper_pid = message[1]
             self._helper_fd = fds[0] if fds else None

@@ -62,6 +62,8 @@ class Loop:
         self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by lock
         self._over = False
         self._pause = 0.0
+        # Steady time since when it handles what its last wait has brought; 0 while it waits. Read without a lock.
+        self.busy_since = 0.0
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._timer_fd = self._wake_read = self._wake_write = -1
         self._poller = _make_poller()
@@ -186,7 +188,10 @@ class Loop:
         if self._pause:
             time.sleep(self._pause)
             self._pause = 0.0
-        for fd, events in self._poller.poll(timeout):
+        self.busy_since = 0.0
+        found = self._poller.poll(timeout)
+        self.busy_since = time.monotonic()
+        for fd, events in found:
             callback = self._callbacks.get(fd)
             if callback is not None:
                 try:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, ParamSpec, TypeVar
 
+    from procsched._parts import Inspection
     from procsched.protocols import CallSource, Clock
     from procsched.workers.base import Call
     from procsched.workers.process import Worker
@@ -227,6 +228,13 @@ class ProcessPool(Dispatcher):
             ),
             counters,
         )
+
+    def inspect(self, inspection: Inspection) -> None:
+        """Say how the pool's thread and processes are. Takes no lock."""
+        if self._source is not None:
+            from procsched.workers import inspecting
+
+            inspecting.inspect(self, inspection)
 
     def shutdown(self, timeout: float) -> None:
         """End every worker, the helper and the I/O thread; calls that still run end as KILLED.

@@ -23,6 +23,11 @@ SAYS = {
     "clean_up_on_timeout": ["collect: succeeded, ", "hold: timed_out", "deaf: timed_out", "SIGKILL"],
     "cron_and_rates": ["nightly  2 runs", "2026-03-28 02:30:00+01:00", "2026-03-29 03:00:00+02:00"],
     "executor_drop_in": ["exceeded its 0.5 s budget", "cancelled: killed", "TaskTimeoutError"],
+    "find_what_is_stuck": [
+        "the run: 3",
+        "listener Mail stuck in Mail.on_task_event",
+        "afterwards: no scheduler and no executor is running",
+    ],
     # Where it hung is not among them: on a busy machine a record may do without its stack.
     "hard_timeout": ["timed_out: exceeded its 0.5 s budget; ended by SIGKILL", "the next one: True"],
     "keep_running": ["polled", "polled", "stopping on SIGTERM", "killed: () returned: ()"],

@@ -176,7 +176,7 @@ def test_a_scheduler_is_asked_under_one_of_its_locks(held: str) -> None:
         locks = {
             "engine": scheduler._lock,
             "pool": scheduler.pool._lock,
-            "listeners": scheduler.delivery._lock,
+            "listeners": scheduler.delivery.lock,
             "store": scheduler.writer._lock,  # type: ignore[union-attr]
         }
         with locks[held]:

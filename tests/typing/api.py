@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import procsched
 from procsched import (
     CronSchedule,
     EventLog,
@@ -11,6 +12,7 @@ from procsched import (
     FakeClock,
     FixedDelay,
     FixedRate,
+    Health,
     InlinePool,
     OneTime,
     Outcome,
@@ -74,6 +76,8 @@ def scheduler() -> ShutdownReport:
         done: bool = (
             s.cancel(task, kill=True) or s.kill(task.id) or s.pause(task) or s.resume(task) or s.revive(task)
         )
+        health: Health = s.health(stuck_after=2.0)
+        print(health.ok, [part.seconds for part in health.troubled], procsched.health(timedelta(seconds=1)))
         print(done, s.dead_letter(), s.pending(), s.stats().counters, [t.summary() for t in s.tasks()])
         return s.shutdown(drain=False, timeout=1.0)
 
@@ -101,6 +105,8 @@ def executor() -> int:
         counts: list[int] = list(pool.map(slow, ["a", "b"], buffersize=2, progress=True))
         counts += pool.options(timeout=2).map(slow, ["a"], return_exceptions=True, progress=show)
         future.cancel()
+        print(pool.stats().counters, pool.health().problems)
+        procsched.dump()
     return total + sum(counts) + run(add, 1, 2, timeout=5) + slow("text")
 
 

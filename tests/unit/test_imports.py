@@ -61,19 +61,38 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._core.wire": {"procsched.errors"},  # the child loads these two, and should load little else
     "procsched._core.failures": {"procsched.errors"},
     "procsched._core": CORE,
+    "procsched._frames": set(),
+    "procsched._parts": EDGES | {"procsched._frames"},
     "procsched._clock_watch": BOTTOM | {"procsched._logs"},
     "procsched.clock": CORE | BOTTOM | {"procsched._clock_watch"},
     "procsched.ids": EDGES,
     "procsched.event_log": EDGES,
-    "procsched.listeners": EDGES | {"procsched.event_log"},
-    "procsched.stores": EDGES,
+    "procsched.listeners": EDGES | {"procsched.event_log", "procsched._parts"},
+    "procsched.stores": EDGES | {"procsched._parts"},
     "procsched.child": {"procsched._core.wire", "procsched._core.failures", *BOTTOM},
     "procsched.sandbox": EDGES | {"procsched.child"},
     "procsched.workers.base": VOCABULARY,
-    "procsched.workers": EDGES | {"procsched.child", "procsched.sandbox"},
+    "procsched.workers": EDGES | {"procsched.child", "procsched.sandbox", "procsched._parts"},
     "procsched.testing": EDGES | {"procsched.workers", "procsched.stores"},
     "procsched.scheduler": EDGES
-    | {"procsched.ids", "procsched.listeners", "procsched.stores", "procsched.workers"},
+    | {
+        "procsched._parts",
+        "procsched.diagnosis",
+        "procsched.ids",
+        "procsched.listeners",
+        "procsched.stores",
+        "procsched.workers",
+    },
+    "procsched.diagnosis": EDGES | {"procsched._parts"},
+    "procsched.dumping": EDGES
+    | {
+        "procsched._frames",
+        "procsched._parts",
+        "procsched.calls",
+        "procsched.diagnosis",
+        "procsched.scheduler",
+        "procsched.workers.local",
+    },
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
@@ -82,6 +101,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.exits": {"procsched.calls"},
     "procsched.calls": EDGES
     | {
+        "procsched._parts",
         "procsched.call_options",
         "procsched.callbacks",
         "procsched.exits",
@@ -103,6 +123,7 @@ ALLOWED: dict[str, set[str]] = {
         "procsched.aio",
         "procsched.call_options",
         "procsched.calls",
+        "procsched.diagnosis",
         "procsched.future",
         "procsched.listeners",
         "procsched.mapping",
