@@ -1,14 +1,11 @@
 """Time and real children: a fake clock that really kills, twelve hours in no time, steps and suspends of the clock.
 
-The last test steps the clock of a program for real: a small library, preloaded, adds an offset to what the C library
-says of the wall clock. The kernel knows nothing of it, so its timer descriptor cannot tell of the step as it does when
-the clock is set: the scheduler is told with `wake()`.
+The last test steps the clock of a program for real (`tests/clock_shim.py`). The kernel does not tell of such a step:
+the scheduler is told with `wake()`.
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +23,7 @@ from procsched import (
     RetryPolicy,
     TaskStatus,
 )
-from tests import faults, support
+from tests import clock_shim, faults, support
 from tests.pools import Parent, assert_reaped, told_pids
 from tests.schedulers import Rig, fail_by, hang_once
 from tests.unit.scheduling import START
@@ -255,50 +252,6 @@ def test_a_run_that_outlasts_a_step(rig: Simulated) -> None:
 
 # --- for real -----------------------------------------------------------------------------------------------
 
-SHIM = r"""
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static volatile long long *seconds;  /* shared by all processes that load this */
-
-__attribute__((constructor)) static void open_offset(void) {
-    const char *path = getenv("SHIM_OFFSET");
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return;
-    void *map = mmap(0, sizeof *seconds, PROT_READ, MAP_SHARED, fd, 0);
-    if (map != MAP_FAILED) seconds = map;
-    close(fd);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *at) {
-    int failed = syscall(SYS_clock_gettime, clock, at);
-    if (!failed && seconds && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) at->tv_sec += *seconds;
-    return failed;
-}
-
-time_t time(time_t *out) {
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    if (out) *out = at.tv_sec;
-    return at.tv_sec;
-}
-
-int gettimeofday(struct timeval *at, void *zone) {
-    struct timespec now;
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &now);
-    at->tv_sec = now.tv_sec;
-    at->tv_usec = now.tv_nsec / 1000;
-    return 0;
-}
-"""
-
 STEPPED = """
 import mmap, struct, sys, time
 from procsched import *
@@ -392,23 +345,13 @@ print("done")
 @pytest.fixture
 def stepped_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have programs that are started see a wall clock that is off by what a file says; return the file."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler, to build the library that steps the clock")
-    source, library, offset = tmp_path / "shim.c", tmp_path / "shim.so", tmp_path / "offset"
-    source.write_text(SHIM)
-    built = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if built.returncode:
-        pytest.skip(f"the library that steps the clock cannot be built here: {built.stderr[:200]}")
-    offset.write_bytes(bytes(8))
-    monkeypatch.setenv("SHIM_OFFSET", str(offset))
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    return offset
+    try:
+        variables = clock_shim.build(tmp_path)
+    except clock_shim.Unavailable as error:
+        pytest.skip(str(error))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return Path(variables["SHIM_OFFSET"])
 
 
 @pytest.mark.slow
