@@ -350,6 +350,7 @@ class ProcessPool(Dispatcher):
                     problem = error
                     break
                 if ending is None:
+                    worker.note_begun_locked(call, now - began)  # it may have come with the answer before it
                     over = True
                     break  # nothing comes behind it
             if not call.told:

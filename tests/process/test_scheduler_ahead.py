@@ -10,6 +10,7 @@ import pytest
 
 from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
 from procsched._core.entries import LENT, READY
+from procsched.child.protocol import ANSWERED
 from procsched.workers import sending
 from procsched.workers.base import pace_of
 from tests import faults, support
@@ -21,10 +22,12 @@ BRIEF = 1e-5  # seconds
 
 
 def note(path: str, word: str, gate: str = "") -> None:
-    """Write a word; wait at the gate, if there is one."""
+    """Write a word; wait at the gate, if there is one. The word "dirty" leaves a thread behind."""
     support.tell(path, word)
     if gate:
         faults.wait_at_gate(gate)
+    if word == "dirty":
+        faults.leave_thread()
 
 
 class Behind:
@@ -84,6 +87,24 @@ def test_what_is_sent_ahead_still_waits(behind: Behind) -> None:
         assert record is not None
         assert 0 <= record.duration < support.TIMEOUT
         assert record.attempt == record.run == 1
+
+
+def test_an_end_that_is_heard_with_the_one_before(rig: Rig) -> None:
+    """A run whose answer comes together with the one before it has its record, also if it ends its worker."""
+    behind = Behind(rig, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sending, "BRIEF", 3600.0)
+        tasks = [behind.add(word) for word in ("dirty", "t1")]
+        support.eventually(lambda: behind.engine.ready.lent == 2, what="both are sent ahead")
+    worker = next(each for each in rig.scheduler.pool.fleet.workers.values() if each.call is not None)
+    with rig.scheduler.pool.reading:  # nobody hears of anything meanwhile
+        open_gate(behind.gate)
+        last = worker.last_number - 1
+        support.eventually(lambda: worker.page[ANSWERED] >= last, what="the one that is dirty has answered")
+    records = [rig.scheduler.wait(task, support.TIMEOUT) for task in tasks]
+    assert [record.outcome for record in records] == [Outcome.SUCCEEDED] * 2
+    assert behind.words() == ["first", "dirty", "t1"]
+    assert records[0].pid != records[1].pid
 
 
 def test_cancelled_before_its_start(behind: Behind) -> None:
