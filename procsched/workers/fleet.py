@@ -46,6 +46,8 @@ LAST_BACKOFF = 5.0
 MOST_EARLY_DEATHS = 3
 LONG_LIFE = 5.0  # seconds after which the death of an idle worker is no trouble with its start
 MODULES_KEPT = 16  # imported by spares
+# States of a worker that will be given a call, or whose failure to start is about to decide when the next is tried.
+_SPARE = (WorkerState.STARTING, WorkerState.FAILING, WorkerState.IDLE)
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
 
 
@@ -98,7 +100,7 @@ class Fleet(Alarm):
         if self._closing or (self._backoff and not wanted):
             return
         states = [worker.state for worker in self.workers.values()]
-        missing = self._spares - states.count(WorkerState.STARTING) - states.count(WorkerState.IDLE)
+        missing = self._spares - sum(map(states.count, _SPARE))
         if missing <= 0:
             return
         if WorkerState.DYING in states and self.pool.running >= self.pool.size:

@@ -505,7 +505,7 @@ class ProcessPool(Dispatcher):
 
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # States that `WorkerStats` does not tell apart.
-_SHOWN = {WorkerState.DUMPING: "asked", WorkerState.LEAVING: "dying"}
+_SHOWN = {WorkerState.FAILING: "starting", WorkerState.DUMPING: "asked", WorkerState.LEAVING: "dying"}
 
 
 def _cpus() -> int:

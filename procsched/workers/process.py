@@ -2,7 +2,8 @@
 
     STARTING --ready--> IDLE --call--> BUSY --answer--> IDLE
                                         |--deadline, kill--> ASKED (grace) --> DUMPING (stack) --> DYING
-    any of them --broken pipe, start limit--> DYING --reaped, tree ended--> GONE
+    STARTING --start limit--> FAILING (stack) --> DYING
+    any of them --broken pipe--> DYING --reaped, tree ended--> GONE
     IDLE --recycled, shutdown--> LEAVING --reaped--> GONE
 
 What it is sent, and in how far it has begun that, is in `sending.py`.
@@ -301,7 +302,7 @@ class Worker(Sender):
         self.output.read()
         if self.output.ended:
             self.pool.loop.forget(self.output.fd)
-        if self.state is WorkerState.DUMPING and self.output.stack_is_complete:
+        if self.state in (WorkerState.DUMPING, WorkerState.FAILING) and self.output.stack_is_complete:
             self.kill()
 
     def add_output(self, ending: Ending, call: Call) -> None:
@@ -339,7 +340,7 @@ class Worker(Sender):
             self.on_mute()
         elif state is WorkerState.ASKED:
             self.dump_or_kill()
-        elif state is WorkerState.DUMPING:
+        elif state in (WorkerState.DUMPING, WorkerState.FAILING):
             self.on_dump_late(now)
         elif state is WorkerState.LEAVING:
             self.kill()
@@ -464,7 +465,8 @@ class Worker(Sender):
             self.kill()
             return
         with self.pool.lock:
-            self.enter_locked(WorkerState.DUMPING)
+            # One that does not get ready runs nothing, and takes no place from what could run.
+            self.enter_locked(WorkerState.DUMPING if self.ready else WorkerState.FAILING)
         now = time.monotonic()
         self.dump_end = now + wait
         self.alarm = now + silence

@@ -43,6 +43,7 @@ class WorkerState(StrEnum):
 
     STARTING = "starting"
     IDLE = "idle"
+    FAILING = "failing"
     BUSY = "busy"
     ASKED = "asked"
     DUMPING = "dumping"
