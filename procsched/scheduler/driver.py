@@ -435,9 +435,11 @@ class Driver:
             outrun, engine.ready.outrun = engine.ready.outrun, False
         if outrun:
             self.pool.recall()
+        if ready:
+            self.pool.pump()  # first: what is ready does not wait for slow schedules
         for question in questions:
             self._answer(question)
-        if ready or questions:
+        if questions:
             self.pool.pump()
         return moved or bool(questions)
 
