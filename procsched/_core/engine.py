@@ -291,13 +291,25 @@ class Engine(Requests):
                 self.move(entry, TaskChange.SCHEDULE, wall, None, "returned by the shutdown")
         return ids
 
-    def abandon_questions(self, wall: float, line: float) -> None:
-        """Go on without what no schedule has answered in time. Every attempt has its record."""
+    def abandon_questions(self, wall: float, line: float) -> list[str]:
+        """Go on without what no schedule has answered in time. Every attempt has its record.
+
+        Returns:
+            The ids of tasks whose slot was due; it is returned, as by `give_back`.
+        """
         self.questions.clear()
+        ids = []
         for question in list(self.open_questions):
+            entry = question.entry
             if question.why == AFTER_RUN:
                 self.settle(question, None, "its schedule did not answer before the shutdown", wall, line)
+            elif question.why == MISFIRE and entry.generation == question.generation:
+                self.counters["returned"] += 1
+                ids.append(entry.handle.task.id)
+                self.enqueue(entry, entry.steady, entry.slot)
+                self.move(entry, TaskChange.SCHEDULE, wall, None, "returned by the shutdown")
         self.open_questions.clear()
+        return ids
 
     def dismiss_waiters(self, why: str) -> None:
         """Tell all who wait that no run will come."""

@@ -251,13 +251,13 @@ class ClosingDriver(WaitingDriver):
             timer.join(TIMER_SECONDS)
         with self._lock:
             wall, line = self._moment_locked()
-            self.engine.abandon_questions(wall, line)
+            closing.returned.update(dict.fromkeys(self.engine.abandon_questions(wall, line)))
             self.engine.dismiss_waiters("shutdown")
             self._hand_over_locked()
         self._log_problems()
-        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))
-        if self.writer is not None:
+        if self.writer is not None:  # first: the listeners hear of what it could not write
             self._guarded("store", self.writer.close, max(closing.left() or 0.0, QUEUE_SECONDS))
+        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))
 
     def _guarded(self, what: str, action: object, *args: object) -> None:
         """Take a step of the end; what it raises must not keep the others from being taken."""
