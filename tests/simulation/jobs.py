@@ -1,0 +1,37 @@
+"""Actions that are scheduled: never run here, only packed and named. The pool learns how long each kind takes."""
+
+from __future__ import annotations
+
+from procsched import ExecutionRecord
+from tests.simulation.world import World
+
+
+def brief() -> None:
+    """Takes microseconds, so that calls of it are sent ahead."""
+
+
+def other_brief() -> None:
+    """Likewise, with a pace of its own."""
+
+
+def long() -> None:
+    """Takes what the script says."""
+
+
+class Foreign:
+    """A schedule of a user's own: it may be slow, raise, or end."""
+
+    def __init__(self, world: World, seconds: float, fails: float) -> None:
+        self.world, self.seconds, self.fails = world, seconds, fails
+
+    def first_run(self, now: float) -> float:
+        return now + self.seconds
+
+    def next_run(self, _record: ExecutionRecord, now: float) -> float | None:
+        rng, calm = self.world.rng, self.world.behave.calm
+        if rng.random() < 0.3 and not calm:
+            self.world.seen["a schedule is slow"] += 1
+            self.world.sleep(rng.choice((1e-4, 0.01, 0.2)))
+        if rng.random() < self.fails and not calm:
+            raise ValueError("no slot")
+        return now + self.seconds if rng.random() < 0.9 else None

@@ -1,0 +1,4 @@
+"""Breaks of the shipped source, made on purpose: the simulation has to catch each.
+
+`python -m tests.simulation.mutations` runs them.
+"""
