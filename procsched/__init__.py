@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
         ScheduleError,
         SchedulerStateError,
+        StoreError,
         TaskKilledError,
         TaskLostError,
         TaskNotFoundError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from procsched.schedules import After, CronSchedule, FixedDelay, FixedRate, OneTime
     from procsched.shared import killable, run, shutdown_shared
     from procsched.stores.memory import InMemoryTaskStore
+    from procsched.stores.sql import SqlTaskStore
     from procsched.testing import FakeClock
     from procsched.workers.local import InlinePool, ThreadPool
     from procsched.workers.pool import ProcessPool
@@ -99,7 +101,9 @@ __all__ = [
     "SchedulerStateError",
     "SequentialIdGenerator",
     "ShutdownReport",
+    "SqlTaskStore",
     "Stats",
+    "StoreError",
     "SystemClock",
     "Task",
     "TaskEvent",
@@ -140,7 +144,7 @@ _MODULES = {
     "procsched.dumping": "dump dump_on_signal",
     "procsched.errors": (
         "LimitExceededError ProcschedError RemoteError SandboxUnavailableError ScheduleError "
-        "SchedulerStateError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
+        "SchedulerStateError StoreError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
         "TaskTimeoutError UnknownOptionError ValidationError WorkerCrashedError"
     ),
     "procsched.executor": "ProcessExecutor",
@@ -152,6 +156,7 @@ _MODULES = {
     "procsched.schedules": "After CronSchedule FixedDelay FixedRate OneTime",
     "procsched.shared": "killable run shutdown_shared",
     "procsched.stores.memory": "InMemoryTaskStore",
+    "procsched.stores.sql": "SqlTaskStore",
     "procsched.testing": "FakeClock",
     "procsched.workers.local": "InlinePool ThreadPool",
     "procsched.workers.pool": "ProcessPool",

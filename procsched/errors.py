@@ -3,7 +3,7 @@
 Three families, never mixed: the call was wrong (`ValidationError`, `UnknownOptionError`,
 `TaskNotFoundError`, `SchedulerStateError`, `TaskSerializationError`); the task failed (`TaskTimeoutError`,
 `WorkerCrashedError`, `LimitExceededError`, `TaskKilledError`, `RemoteError`); procsched or the system
-failed (`TaskLostError`, `SandboxUnavailableError`). All survive pickling with their attributes.
+failed (`TaskLostError`, `StoreError`, `SandboxUnavailableError`). All survive pickling with their attributes.
 """
 
 from __future__ import annotations
@@ -130,6 +130,10 @@ class TaskLostError(_EndedError):
 
     Attributes as `WorkerCrashedError`, as far as they are known.
     """
+
+
+class StoreError(ProcschedError):
+    """A store cannot be used, or did not take what was to be written. The text never holds a password."""
 
 
 class SandboxUnavailableError(ProcschedError):

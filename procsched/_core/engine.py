@@ -15,6 +15,7 @@ import math
 
 from procsched._core import planning
 from procsched._core.entries import (
+    AFTER_LOSS,
     AFTER_RUN,
     AGAIN,
     CLOCK_SET,
@@ -26,6 +27,7 @@ from procsched._core.entries import (
     RESUME,
     RETRYING,
     REVIVE,
+    RUNNING,
     SCHEDULED,
     STEADY,
     WALL,
@@ -33,8 +35,9 @@ from procsched._core.entries import (
     Question,
 )
 from procsched._core.models import Outcome, OverrunPolicy, ScheduledTask
+from procsched._core.positions import position_of
 from procsched._core.queues import ROUNDING
-from procsched._core.requests import Requests
+from procsched._core.restoring import Restoring
 from procsched._core.transitions import TaskChange
 
 TYPE_CHECKING = False
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from procsched.protocols import Schedule
 
 
-class Engine(Requests):
+class Engine(Restoring):
     """The whole of the rules: on top of what follows and what is asked for, time and dispatch."""
 
     def __init__(self, timeline: Timeline, draw: Callable[[], float], **limits: int) -> None:
@@ -97,6 +100,7 @@ class Engine(Requests):
                 # The new time may have slots in between.
                 last = handle.last_run()
                 self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
+        self.rewrite_steady()
         way = "forward" if step > 0 else "back"
         self.tell(None, wall, None, "clock", f"the wall clock was set {way} by {abs(step):.3f} s")
 
@@ -115,7 +119,7 @@ class Engine(Requests):
         self.enqueue(entry, steady, first)
         self.tell(entry, now + self.timeline.offset if steady else now)
         if self.wants_writes:
-            self.writes.append((handle.snapshot(), None))
+            self.write(entry)
         return entry
 
     # --- due -> ready -> running -----------------------------------------------------------------------
@@ -172,6 +176,21 @@ class Engine(Requests):
         """An entry that was lent has not begun: it is ready as before."""
         self.ready.give_back(entry)
         entry.queued = READY
+
+    def intend(self, entry: Entry) -> None:
+        """Have the attempt with which a lent entry will begin stored, before it may.
+
+        `take_back` does not undo that; who takes it back has the entry stored as it is.
+        """
+        snapshot, position = entry.handle.snapshot(), position_of(entry, self.timeline.offset)
+        snapshot.attempt, position.run = self.numbers(entry)
+        if entry.status is not RETRYING:
+            position.due_at = position.slot
+        position.after, position.ended_at, position.retry_at = "", None, None
+        position.live = True
+        snapshot.status = RUNNING
+        snapshot.next_run_at = None
+        self.writes.append((snapshot, None, position))
 
     def begin_lent(self, entry: Entry, call: LiveAttempt, wall: float) -> None:
         """An attempt of an entry that was lent starts as `call`."""
@@ -285,7 +304,7 @@ class Engine(Requests):
                 self.enqueue(entry, True, entry.ended.retry_at)
                 self.tell(entry, wall, None, "status", "returned by the shutdown")
                 if self.wants_writes:
-                    self.writes.append((entry.handle.snapshot(), None))
+                    self.write(entry)
             else:
                 self.enqueue(entry, entry.steady, entry.slot)
                 self.move(entry, TaskChange.SCHEDULE, wall, None, "returned by the shutdown")
@@ -301,7 +320,7 @@ class Engine(Requests):
         ids = []
         for question in list(self.open_questions):
             entry = question.entry
-            if question.why == AFTER_RUN:
+            if question.why in (AFTER_RUN, AFTER_LOSS):
                 self.settle(question, None, "its schedule did not answer before the shutdown", wall, line)
             elif question.why == MISFIRE and entry.generation == question.generation:
                 self.counters["returned"] += 1

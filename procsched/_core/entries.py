@@ -34,8 +34,8 @@ KILL: Final = "kill"
 CANCEL: Final = "cancel"
 SHUTDOWN: Final = "shutdown"
 
-GOOD, AGAIN, ENDED, BAD = range(4)
-"""What the end of an attempt means: success, a retry, ended by request, attempts exhausted."""
+GOOD, AGAIN, ENDED, BAD, UNLOADABLE = range(5)
+"""What the end of an attempt means: success, a retry, ended by request, attempts exhausted, no code to run."""
 
 
 class Ended:
@@ -43,7 +43,7 @@ class Ended:
 
     Attributes:
         record: what it left.
-        verdict: `GOOD`, `AGAIN`, `ENDED` or `BAD`.
+        verdict: `GOOD`, `AGAIN`, `ENDED`, `BAD` or `UNLOADABLE`.
         at: when it ended, on the steady line.
         retry_at: when the next attempt is due, on the steady line; None unless the verdict is `AGAIN`.
         goes_on: whether the schedule goes on although the verdict is `BAD`.
@@ -71,7 +71,7 @@ class Ended:
     @property
     def asks_schedule(self) -> bool:
         """Whether what follows depends on the next slot."""
-        return self.verdict in (GOOD, ENDED) or (self.verdict == BAD and self.goes_on)
+        return self.verdict in (GOOD, ENDED, UNLOADABLE) or (self.verdict == BAD and self.goes_on)
 
 
 class Entry:
@@ -89,6 +89,7 @@ class Entry:
         run: number of the current or last run.
         stands_for: slots that the current or next run stands for beyond its own.
         owed: the slot was already due when nothing could run it, so it is no misfire.
+        held: paused by us, because its code cannot be loaded and it has no other slot.
         live: the attempt that runs, or None.
         ended: the attempt whose follow-up waits: a retry, or what is decided at the resume.
         waiters: who waits for the end of the run, or None.
@@ -103,6 +104,7 @@ class Entry:
         "ended",
         "generation",
         "handle",
+        "held",
         "kind",
         "live",
         "owed",
@@ -133,6 +135,7 @@ class Entry:
         self.run = 0
         self.stands_for = 0
         self.owed = False
+        self.held = False
         self.live: LiveAttempt | None = None
         self.ended: Ended | None = None
         self.waiters: list[Waiter] | None = None
@@ -154,7 +157,7 @@ class Entry:
         return f"<Entry {self.handle.task.id} {self.status.value} generation {self.generation}>"
 
 
-AFTER_RUN, MISFIRE, RESUME, REVIVE, CLOCK_SET = range(5)
+AFTER_RUN, MISFIRE, RESUME, REVIVE, CLOCK_SET, AFTER_LOSS = range(6)
 """Why a schedule is asked."""
 
 
@@ -162,7 +165,7 @@ class Question:
     """What a schedule is asked, taken as a copy, so that it can be answered with no lock held.
 
     Attributes:
-        why: `AFTER_RUN`, `MISFIRE`, `RESUME`, `REVIVE` or `CLOCK_SET`.
+        why: `AFTER_RUN`, `MISFIRE`, `RESUME`, `REVIVE`, `CLOCK_SET` or `AFTER_LOSS`.
         entry, generation: an answer counts only while the entry's generation is still this one (save after
             a run: its record counts in any case).
         ended: the attempt that has ended, or None.
@@ -199,7 +202,8 @@ class Question:
         if self.why == AFTER_RUN:
             assert self.record is not None
             return planning.plan_next(self.slots, self.record, self.at, self.now)
-        if self.why == RESUME and self.record is not None:
+        if self.why == AFTER_LOSS or (self.why == RESUME and self.record is not None):
+            assert self.record is not None
             return planning.plan_resumed(self.slots, self.record, self.at, self.now)
         if self.why == REVIVE:
             return planning.plan_revived(self.slots, self.now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from procsched._core import planning
 from procsched._core.entries import (
+    AFTER_LOSS,
     AFTER_RUN,
     AGAIN,
     BAD,
@@ -24,6 +25,7 @@ from procsched._core.entries import (
     RUNNING,
     SCHEDULED,
     SHUTDOWN,
+    UNLOADABLE,
     WALL,
     Ended,
     Entry,
@@ -72,19 +74,41 @@ class Following(Registry):
 
     # --- the end of an attempt -------------------------------------------------------------------------
 
-    def end(self, call: LiveAttempt, record: ExecutionRecord, wall: float, line: float) -> bool:
-        """An attempt has ended. Return False for one that is not expected (any more): it changes nothing."""
+    def end(
+        self, call: LiveAttempt, record: ExecutionRecord, wall: float, line: float, unloadable: bool = False
+    ) -> bool:
+        """An attempt has ended. Return False for one that is not expected (any more): it changes nothing.
+
+        Args:
+            unloadable: its code could not be loaded, so nothing of it ran: the record's error says why.
+        """
         entry = call.entry
         if entry.live is not call or call.over:
             self.counters["late_results"] += 1
             return False
         call.over = True
-        ended = self._judge(entry, call, record, line)
+        if unloadable:
+            ended = Ended(record, UNLOADABLE, line, None, False, call)
+        else:
+            ended = self._judge(entry, call, record, line)
+        if unloadable or entry.handle.unloadable is not None:
+            self._note_loading(entry, record.error if unloadable else None, wall)
         if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
             self._conclude(entry, ended, NOTHING, None, wall, line)
         else:
             self._ask(self._question_after(AFTER_RUN, entry, ended, wall, line), wall, line)
         return True
+
+    def _note_loading(self, entry: Entry, reason: str | None, wall: float) -> None:
+        """Note whether the code of a task can be loaded. A task keeps its schedule, and its attempts, either way."""
+        handle = entry.handle
+        was, handle.unloadable = handle.unloadable, reason
+        if reason is not None and reason != was:
+            text = f"its code cannot be loaded: {reason}"
+            self.problems.append((entry, text))
+            self.tell(entry, wall, None, "store", text)
+        elif reason is None:
+            self.tell(entry, wall, None, "store", "its code can be loaded again")
 
     def _judge(self, entry: Entry, call: LiveAttempt, record: ExecutionRecord, line: float) -> Ended:
         if record.ok:
@@ -174,11 +198,21 @@ class Following(Registry):
             self.count_missed(entry, plan.missed, wall)
             if verdict == BAD:
                 self._fail(entry, None, wall, record)
+            elif verdict == UNLOADABLE:
+                self._hold(entry, wall, record)
             else:
                 good = verdict == GOOD or (verdict is None and entry.run > 0)
                 self.move(entry, TaskChange.FINISH if good else TaskChange.CANCEL, wall, record)
                 self._ended_without_run(entry, verdict)
                 self.retire(entry)
+
+    def _hold(self, entry: Entry, wall: float, record: ExecutionRecord | None) -> None:
+        """Keep a task whose last slot could not run because its code cannot be loaded: paused, and owed that slot."""
+        entry.held = entry.owed = True
+        if entry.status is PAUSED:
+            self.write(entry, record)
+        else:
+            self.move(entry, TaskChange.PAUSE, wall, record, "paused: its code cannot be loaded")
 
     def _ended_without_run(self, entry: Entry, verdict: int | None) -> None:
         if verdict is None:
@@ -238,7 +272,7 @@ class Following(Registry):
         self.open_questions.remove(question)
         entry, why = question.entry, question.why
         answer = plan or NOTHING
-        if why == AFTER_RUN:
+        if why in (AFTER_RUN, AFTER_LOSS):
             assert question.ended is not None
             self._conclude(entry, question.ended, answer, error, wall, line)
             return True
@@ -280,7 +314,7 @@ class Following(Registry):
             self._take_plan(entry, plan)
             self._place(entry, plan.due_at, wall, line)
             if self.wants_writes:
-                self.writes.append((entry.handle.snapshot(), None))
+                self.write(entry)
         elif entry.status is PAUSED and entry.live is None and plan.due_at is not None:
             self._take_plan(entry, plan)
             entry.handle.next_run_at = plan.due_at

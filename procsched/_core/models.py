@@ -318,6 +318,8 @@ class ScheduledTask:
         next_run_at: UNIX seconds of the next start that is planned (slot or retry), or None.
         attempt: number of the attempt that runs or ran last, within its run; 0 before the first.
         generation: grows with every change that makes earlier queue entries stale.
+        unloadable: why its code could not be loaded, the last time that was tried; None where it could, or nobody
+            has tried. Only with a store that outlives the process.
     """
 
     __slots__ = (
@@ -329,6 +331,7 @@ class ScheduledTask:
         "schedule",
         "status",
         "task",
+        "unloadable",
     )
 
     def __init__(
@@ -347,6 +350,7 @@ class ScheduledTask:
         self.next_run_at = next_run_at
         self.attempt = attempt
         self.generation = generation
+        self.unloadable: str | None = None
         # A tuple that is replaced as a whole: a reader in another thread sees the old or the new one.
         self._history = tuple(history)
 
@@ -382,6 +386,8 @@ class ScheduledTask:
             parts.append(f"attempt {self.attempt} of {self.task.retry.max_attempts}")
         if self.next_run_at is not None:
             parts.append(f"next run at {_utc(self.next_run_at)}")
+        if self.unloadable is not None:
+            parts.append(f"its code cannot be loaded: {self.unloadable}")
         last = self.last_run()
         if last is not None:
             ended = f"last {last.outcome.value} after {last.duration:.3f} s"
@@ -390,7 +396,7 @@ class ScheduledTask:
 
     def snapshot(self) -> ScheduledTask:
         """Return a copy that no longer changes."""
-        return ScheduledTask(
+        copy = ScheduledTask(
             self.task,
             self.schedule,
             self.status,
@@ -399,6 +405,9 @@ class ScheduledTask:
             self.generation,
             self._history,
         )
+        if self.unloadable is not None:
+            copy.unloadable = self.unloadable
+        return copy
 
     def __repr__(self) -> str:
         return f"<ScheduledTask {self.summary()}>"

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from procsched._core.entries import FAILED, LENT, NOWHERE, READY, RETRYING, RUNNING, SCHEDULED, STEADY, WALL
 from procsched._core.frozen import twin
 from procsched._core.models import Outcome, TaskEvent
+from procsched._core.positions import position_of
 from procsched._core.queues import DueQueue, ReadyOrder
 from procsched._core.transitions import next_status
 
@@ -18,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from procsched._core.entries import Entry, Waiter
     from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched._core.positions import Position
     from procsched._core.timeline import Timeline
     from procsched._core.transitions import TaskChange
 
@@ -46,7 +48,8 @@ class Registry:
         dead_letter_limit: ids kept in the dead letter; the oldest are dropped and counted.
     Attributes:
         events: to be published, in order; nothing is collected while `wants_events` is false.
-        writes: (snapshot, record or None) to be stored, in order; likewise with `wants_writes`.
+        writes: (snapshot, record or None, position or None) to be stored, in order; likewise with `wants_writes`, the
+            position with `wants_positions`.
         forgotten: ids to be deleted from the store.
         woken: (waiter, record or None, why there is none) to be told.
         problems: (entry or None, text) to be logged.
@@ -75,8 +78,9 @@ class Registry:
         self.sooner = False  # a due time came before all others; the driver tells the timer and resets it
         self.wants_events = False
         self.wants_writes = False
+        self.wants_positions = False
         self.events: list[TaskEvent] = []
-        self.writes: list[tuple[ScheduledTask, ExecutionRecord | None]] = []
+        self.writes: list[tuple[ScheduledTask, ExecutionRecord | None, Position | None]] = []
         self.forgotten: list[str] = []
         self.woken: list[tuple[Waiter, ExecutionRecord | None, str]] = []
         self.problems: list[tuple[Entry | None, str]] = []
@@ -133,7 +137,12 @@ class Registry:
         entry.status = entry.handle.status = next_status(entry.status, change)
         self.tell(entry, wall, record, "status", text)
         if self.wants_writes:
-            self.writes.append((entry.handle.snapshot(), record))
+            self.write(entry, record)
+
+    def write(self, entry: Entry, record: ExecutionRecord | None = None) -> None:
+        """Have the entry stored as it is, with the record of the attempt that led to it."""
+        position = position_of(entry, self.timeline.offset) if self.wants_positions else None
+        self.writes.append((entry.handle.snapshot(), record, position))
 
     def count_missed(self, entry: Entry, missed: int, wall: float) -> None:
         """Count slots that nothing could run, and tell of them."""
@@ -199,6 +208,15 @@ class Registry:
             self.release_key(self.entries.pop(oldest))
             if self.wants_writes:
                 self.forgotten.append(oldest)
+
+    def forget(self, entry: Entry) -> None:
+        """Let go of a terminal task before its time."""
+        name = entry.handle.task.id
+        self.finished.pop(name, None)
+        self.entries.pop(name, None)
+        self.release_key(entry)
+        if self.wants_writes:
+            self.forgotten.append(name)
 
     def release_key(self, entry: Entry) -> None:
         """Free the task's key, where it is still its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from procsched._core import planning
-from procsched._core.entries import AGAIN, FAILED, PAUSED, RESUME, REVIVE, SCHEDULED, Question
+from procsched._core.entries import AGAIN, FAILED, PAUSED, RESUME, REVIVE, SCHEDULED, UNLOADABLE, Question
 from procsched._core.following import NOTHING, Following
 from procsched._core.queues import ROUNDING
 from procsched._core.transitions import TaskChange
@@ -67,7 +67,11 @@ class Requests(Following):
         if entry.status is not PAUSED:
             return False
         self.withdraw(entry)
+        entry.held = False
         ended = entry.ended
+        if ended is not None and ended.verdict == UNLOADABLE and entry.kind == planning.ONCE:
+            ended = entry.ended = None  # its only slot has not run
+            entry.owed = True
         if entry.live is not None:
             self.move(entry, TaskChange.REJOIN, wall)
         elif ended is not None and ended.verdict == AGAIN:
@@ -89,7 +93,12 @@ class Requests(Following):
         return True
 
     def revive(self, entry: Entry, wall: float, line: float) -> bool | Question:
-        """Give a failed task a new start. Return False for any other, or what to ask its schedule."""
+        """Give a failed task a new start. Return False for any other, or what to ask its schedule.
+
+        One that was paused because its code could not be loaded is resumed.
+        """
+        if entry.held:
+            return self.resume(entry, wall, line)
         if entry.status is not FAILED:
             return False
         question = Question(REVIVE, entry, line if entry.steady else wall)

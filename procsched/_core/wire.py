@@ -61,6 +61,7 @@ AHEAD = 2  # the call is to be begun only with a token
 # Flags of DONE and RAISED.
 DIRTY = 1  # the run left something behind: meta says what, and the worker is not used again
 SOFT = 2  # the exception that left the action is the soft timeout's own
+UNLOADABLE = 16  # the call, which a store kept, could not be opened: nothing of it has run
 
 # Flags of CALL and DONE: the payload is no pickle but a parcel, see `_parcels.py`.
 APART = 4  # ... whose descriptor was sent through the other socket; the payload is empty

@@ -328,6 +328,9 @@ class Worker:
         flags = 0
         if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
             flags |= wire.SOFT
+        stored = sys.modules.get("procsched.child.stored")
+        if stored is not None and type(failure) is stored.Unloadable:
+            flags |= wire.UNLOADABLE
         return wire.RAISED, flags, pack_failure(failure, stage)
 
     def receive_parcel(self, frame: wire.Frame) -> Any:

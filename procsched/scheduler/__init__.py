@@ -32,6 +32,7 @@ from procsched._jitter import draw
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
+    StoreError,
     TaskSerializationError,
     ValidationError,
 )
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from procsched._core.entries import Entry
     from procsched._core.models import RetryPolicy, ShutdownReport
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
+    from procsched.stores.payloads import StoredCall
 
 
 class _Default(int):
@@ -62,6 +64,7 @@ class _Default(int):
 # Seconds, a thousand years: some use a `OneTime` of the next century as "never".
 _NEVER: Final = 20 * options.FAR
 _FOUR: Final = _Default(4)
+MOST_IDS: Final = 1000  # that a generator may give in vain
 _OpenTask = twin(Task)
 
 
@@ -81,6 +84,9 @@ class Scheduler(Control):
         dead_letter_limit: ids kept in the dead letter; the oldest are dropped, and counted.
         event_limit: events queued for one listener.
         result_limit: bytes of a pickled result that a record keeps; a larger one is dropped.
+        store_required: with a durable store, whether no attempt starts unless that is stored, and requests wait until
+            they are. With False a scheduler goes on while its store fails, and catches up when it works again: what it
+            did meanwhile is forgotten if it crashes before.
         pool_options: for the `ProcessPool`.
     Raises:
         ValidationError: naming the parameter.
@@ -101,6 +107,7 @@ class Scheduler(Control):
         dead_letter_limit: int = 1_000,
         event_limit: int = 100_000,
         result_limit: int = 65_536,
+        store_required: bool = True,
         **pool_options: Any,
     ) -> None:
         whole_number("workers", workers)
@@ -110,6 +117,7 @@ class Scheduler(Control):
             "dead_letter_limit": whole_number("dead_letter_limit", dead_letter_limit, 0),
         }
         whole_number("result_limit", result_limit, 0)
+        check_flag("store_required", store_required)
         if ids is not None and (isinstance(ids, type) or not callable(getattr(ids, "next_id", None))):
             raise ValidationError(f"ids must be an object with next_id(), not {ids!r}")
         if pool is None:
@@ -123,6 +131,8 @@ class Scheduler(Control):
             _check_pool(pool, workers, pool_options)
         super().__init__(pool, clock, store, listeners, event_limit, result_limit, limits)
         self._ids = SequentialIdGenerator() if ids is None else ids
+        self._set_up_staging(store_required)
+        self._set_up_loading()
 
     # --- the scheduler's life --------------------------------------------------------------------------
 
@@ -142,6 +152,7 @@ class Scheduler(Control):
             self._state = STARTING
         exits.keep(self)
         try:
+            self._load()
             self.pool.start(self, self.clock)
             prepare(ExecutionRecord, ShutdownReport, TaskEvent)  # now, while the first worker starts
             self._unwatch = self.clock.watch(self.clock_moved)
@@ -151,6 +162,7 @@ class Scheduler(Control):
                     self._state = RUNNING
                     self._look_locked()
                     self.engine.began()
+                    self.engine.release_held(*self._moment_locked())
                     self.engine.promote(*self._moment_locked(), sys.maxsize)
                     self._hand_over_locked()
             if running and not self._threadless:
@@ -279,7 +291,7 @@ class Scheduler(Control):
             if kept is not None and not replace:
                 return kept
         try:
-            payload = self.pool.pack(action, args, named or {})
+            payload, call = self._pack(action, args, named or {}, name, schedule)
         except TaskSerializationError as error:
             error.args = (f"{error}; Scheduler(pool=ThreadPool()) need not send anything, and cannot kill",)
             raise
@@ -287,9 +299,7 @@ class Scheduler(Control):
         now, first = self._first_slot(schedule, steady)
         if first - now > _NEVER and type(schedule) is OneTime:
             options.check_instant("at", first, now)
-        task_id = self._ids.next_id()
-        if type(task_id) is not str or not task_id:
-            check_text("the id that ids.next_id() gave", task_id)
+        task_id = self._new_id()
         task = _OpenTask()
         task.id = task_id
         task.name = name
@@ -319,6 +329,9 @@ class Scheduler(Control):
                     return old.handle
                 engine.cancel(old, self.clock.now())
                 engine.release_key(old)
+            if call is not None:
+                assert self._durable is not None
+                self._durable.calls[task_id] = call
             handle = engine.add(task, schedule, kind, steady, payload, first, now).handle
             self._hand_over_locked()
             return handle
@@ -328,9 +341,73 @@ class Scheduler(Control):
                 handle = self._whole_locked(add, None)
         else:
             handle = self.recalled(lambda: engine.keys.get(key), add)
+        if self._durable is not None:
+            if replace and key is not None:
+                self._require_stored("the task has taken the place of the one with its key")
+            elif handle.task is task:
+                self._require_task_stored(handle)
         if self._threadless and self._state == RUNNING:
             self._drive()
         return handle
+
+    def _pack(
+        self, action: Any, args: tuple[Any, ...], named: dict[str, Any], name: str, schedule: Schedule
+    ) -> tuple[Any, StoredCall | None]:
+        """Return what the pool makes a call of and, with a durable store, the form in which that is stored."""
+        if self._durable is None:
+            return self.pool.pack(action, args, named), None
+        from procsched.stores.codec import check_storable
+        from procsched.stores.payloads import store_call
+
+        check_storable(name, schedule)
+        call = store_call(action, args, named)
+        # The same bytes are run now and after a restart.
+        return self._payload_of(call), call
+
+    def _new_id(self) -> str:
+        """Return an id for a task. One that the store knows is not given again, whatever the generator says."""
+        for _ in range(MOST_IDS):
+            task_id = self._ids.next_id()
+            if type(task_id) is not str or not task_id:
+                check_text("the id that ids.next_id() gave", task_id)
+            if self._durable is None or not self._is_known(task_id):
+                return task_id
+        raise SchedulerStateError(
+            f"ids.next_id() gave {task_id!r} and others before, which the store knows already"
+        )
+
+    def _is_known(self, task_id: str) -> bool:
+        if task_id in self.engine.entries:
+            return True
+        assert self._durable is not None
+        # One that counts on behind what it was told of need not be asked about.
+        return not hasattr(self._ids, "continue_after") and self._durable.knows(task_id)
+
+    def _learn_ids(self, ids: Iterable[str]) -> None:
+        continue_after = getattr(self._ids, "continue_after", None)
+        if continue_after is not None:
+            continue_after(ids)
+
+    def _require_task_stored(self, handle: ScheduledTask) -> None:
+        """Wait until a new task is stored; one that is not does not stay.
+
+        Raises:
+            StoreError: the store fails.
+        """
+        if self._wait_stored() or not self._store_required:
+            return
+        failing = self._durable.failing if self._durable is not None else None
+        engine = self.engine
+
+        def withdraw(entry: Entry | None) -> None:
+            if entry is not None and entry.live is None and engine.cancel(entry, self._now()):
+                engine.forget(entry)
+            self._hand_over_locked()
+
+        self.recalled(lambda: engine.entries.get(handle.task.id), withdraw)
+        raise StoreError(
+            f"the task was not scheduled, for it could not be stored: {failing or 'the store takes long'}"
+        )
 
     def schedule_at(
         self, fn: Callable[..., Any], run_at: float | datetime, *more: Never, **task_options: Any
@@ -404,6 +481,7 @@ _OWN_OPTIONS = (
     "dead_letter_limit",
     "event_limit",
     "result_limit",
+    "store_required",
 )
 
 

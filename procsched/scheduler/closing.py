@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 UNKILLABLE = 5.0  # seconds after the grace, for a process that the kernel cannot end
 POOL_SECONDS = 2.0  # for idle workers to leave, beyond the time that is left
-QUEUE_SECONDS = 0.5  # for listeners and store, likewise
+QUEUE_SECONDS = 0.5  # for listeners, likewise
 TIMER_SECONDS = 1.0  # for the timer thread, which is stuck only in a clock or a schedule of the user's
 FORCED_SECONDS = 0.1  # for threads that are known not to end
 
@@ -99,7 +99,16 @@ class ClosingDriver(WaitingDriver):
         """Return the seconds within which whoever leads is done for certain."""
         with self._lock:
             grace = max((entry.handle.task.grace for entry in self.engine.running.values()), default=0.0)
-        return (closing.left() or 0.0) + grace + UNKILLABLE + POOL_SECONDS + 2 * QUEUE_SECONDS + TIMER_SECONDS
+        stored = QUEUE_SECONDS if self.writer is None else self.writer.close_seconds
+        return (
+            (closing.left() or 0.0)
+            + grace
+            + UNKILLABLE
+            + POOL_SECONDS
+            + QUEUE_SECONDS
+            + stored
+            + TIMER_SECONDS
+        )
 
     def _join_locked(self, drain: bool, end: float | None) -> Closing:
         closing = self._closing
@@ -163,13 +172,14 @@ class ClosingDriver(WaitingDriver):
                     pass
                 self.engine.closing = True
         if self.engine.ready.lent:  # there will be no more
-            self.pool.recall()
+            self._recall()
         with self._lock:
             if not (closing.drain and started):
                 self._give_back_locked(closing)
             self._hand_over_locked()
 
     def _give_back_locked(self, closing: Closing) -> None:
+        self._unlend_locked()
         wall, line = self._moment_locked()
         closing.returned.update(dict.fromkeys(self.engine.give_back(wall, line)))
 
@@ -256,7 +266,8 @@ class ClosingDriver(WaitingDriver):
             self._hand_over_locked()
         self._log_problems()
         if self.writer is not None:  # first: the listeners hear of what it could not write
-            self._guarded("store", self.writer.close, max(closing.left() or 0.0, QUEUE_SECONDS))
+            seconds = max(closing.left() or 0.0, self.writer.close_seconds)
+            self._guarded("store", self.writer.close, seconds)
         self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))
 
     def _guarded(self, what: str, action: object, *args: object) -> None:

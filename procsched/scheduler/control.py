@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from procsched._core.checks import check_flag, finite_seconds
+from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
 from procsched._core.entries import CANCEL, KILL
 from procsched._core.failures import describe
-from procsched._core.models import Stats, TaskStatus
+from procsched._core.models import Outcome, Stats, TaskStatus
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -13,12 +13,12 @@ from procsched.errors import (
     TaskNotFoundError,
     ValidationError,
 )
-from procsched.scheduler.closing import ClosingDriver
 from procsched.scheduler.driver import NEW, RUNNING
+from procsched.scheduler.restarting import RestartingDriver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from procsched._core.entries import Entry, LiveAttempt, Question
     from procsched._core.health import Health
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from procsched.protocols import TaskListener
 
 
-class Control(ClosingDriver):
+class Control(RestartingDriver):
     """The driver with requests and questions."""
 
     # --- requests --------------------------------------------------------------------------------------
@@ -49,6 +49,8 @@ class Control(ClosingDriver):
             return changed, found
 
         changed, found = self.recalled(lambda: self._open_entry_locked(task), act)
+        if changed:
+            self._require_stored("the task is cancelled")
         return self._end_call(found, "killed: the task was cancelled") or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
@@ -81,7 +83,10 @@ class Control(ClosingDriver):
             self._hand_over_locked()
             return changed
 
-        return self.recalled(lambda: self._open_entry_locked(task), act)
+        changed = self.recalled(lambda: self._open_entry_locked(task), act)
+        if changed:
+            self._require_stored("the task is paused")
+        return changed
 
     def resume(self, task: ScheduledTask | str) -> bool:
         """Let a paused task go on; slots that passed follow its misfire policy. False if it is not paused."""
@@ -112,6 +117,7 @@ class Control(ClosingDriver):
             with self._lock:
                 self._require_open()
                 entry = self._entry_locked(task)
+                self._refuse_unreadable(entry)
                 answer = self._whole_locked(ask)
             if isinstance(answer, bool):
                 break
@@ -124,7 +130,16 @@ class Control(ClosingDriver):
                 break
         self._log_problems()
         self._pump()
+        if answer:
+            self._require_stored(f"the task is {what}d")
         return answer
+
+    def _refuse_unreadable(self, entry: Entry) -> None:
+        if self.engine.is_unreadable(entry):
+            raise ScheduleError(
+                f"task {entry.handle.task.id} cannot go on: {entry.handle.unloadable}; it does so by itself when a "
+                "scheduler that can load its schedule is started"
+            )
 
     def _ask_for_revival(self, question: Question) -> bool:
         plan, failure = None, None
@@ -172,6 +187,7 @@ class Control(ClosingDriver):
             TaskNotFoundError: there is none, or it was finished and forgotten.
         """
         self.refuse_handler()
+        self._load()
         with self._lock:
             return self._entry_locked(id).handle
 
@@ -179,6 +195,7 @@ class Control(ClosingDriver):
         """Return the handles of all tasks that are kept, in order of registration."""
         self.refuse_fork()
         self.refuse_handler()
+        self._load()
         with self._lock:
             return [entry.handle for entry in self.engine.entries.values()]
 
@@ -186,6 +203,7 @@ class Control(ClosingDriver):
         """Return the ids of the tasks whose retries are exhausted, oldest first."""
         self.refuse_fork()
         self.refuse_handler()
+        self._load()
         with self._lock:
             return list(self.engine.dead)
 
@@ -193,6 +211,7 @@ class Control(ClosingDriver):
         """Return how many entries wait for their time or for a worker, without tombstones."""
         self.refuse_fork()
         self.refuse_handler()
+        self._load()
         with self._lock:
             return self.engine.pending
 
@@ -211,6 +230,7 @@ class Control(ClosingDriver):
         self.refuse_fork()
         self.refuse_handler()
         seconds = None if timeout is None else finite_seconds("timeout", timeout)
+        self._load()
         with self._lock:
             entry = self._entry_locked(task)
             if self._state == NEW and seconds is None:
@@ -244,6 +264,44 @@ class Control(ClosingDriver):
         self.refuse_here("wait_idle")
         return self.wait_until_idle(None if timeout is None else finite_seconds("timeout", timeout))
 
+    def history(
+        self,
+        task: ScheduledTask | str | None = None,
+        outcome: Outcome | str | None = None,
+        since: float | datetime | timedelta | None = None,
+        limit: int = 100,
+    ) -> list[ExecutionRecord]:
+        """Return records of attempts, the newest first.
+
+        From a durable store, in which they outlive the process and the task, as long as its retention says; else those
+        that the tasks here have in their history.
+
+        Args:
+            task: of this task only, or of the one with this id, whether it is still there or not.
+            outcome: with this outcome only.
+            since: ended then or later: UNIX seconds, an aware datetime, or a timedelta back from now.
+            limit: at most so many.
+        Raises:
+            ValidationError: naming the parameter. StoreError: the store cannot be read.
+        """
+        self.refuse_fork()
+        self.refuse_handler()
+        if task is None or isinstance(task, str):
+            task_id = task
+        else:
+            task_id = getattr(getattr(task, "task", None), "id", None)
+            if not isinstance(task_id, str):
+                raise ValidationError(f"task must be a ScheduledTask, its id or None, not {task!r}")
+        if outcome is not None:
+            outcome = member_of(Outcome, "outcome", outcome)
+        if since is not None:
+            if hasattr(since, "total_seconds"):
+                since = self.clock.now() - finite_seconds("since", since)
+            else:
+                since = unix_seconds("since", since)
+        whole_number("limit", limit)
+        return self._read_history(task_id, outcome, since, limit)
+
     def stats(self) -> Stats:
         """Return a snapshot: workers, counters, queues and problems."""
         self.refuse_fork()
@@ -276,6 +334,8 @@ class Control(ClosingDriver):
             self.refuse_fork()
         if self._state > RUNNING:
             raise SchedulerStateError("this scheduler was shut down: make a new one")
+        if self._unloaded:
+            self._load()
 
     def _open_entry_locked(self, task: ScheduledTask | str) -> Entry:
         self._require_open()

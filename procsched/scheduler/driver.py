@@ -21,7 +21,7 @@ import threading
 from collections import deque
 
 from procsched._core.engine import Engine
-from procsched._core.entries import AFTER_RUN, LENT
+from procsched._core.entries import AFTER_LOSS, AFTER_RUN, LENT
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from procsched._core.models import ExecutionRecord
     from procsched.clock import FullClock
     from procsched.protocols import TaskListener, TaskStore
+    from procsched.stores.durable import DurableWriter
     from procsched.workers.base import Call, Ending
 
     E = TypeVar("E", bound=Entry | None)
@@ -76,6 +77,8 @@ class _Inside(threading.local):
 class Driver:
     """The engine with a lock, a clock, a pool, and queues to listeners and store. See the module."""
 
+    _durable: DurableWriter | None = None  # the writer, for a store that outlives the process
+
     def __init__(
         self,
         pool: Any,
@@ -93,7 +96,7 @@ class Driver:
                 raise ValidationError(f"listeners must be a sequence of listeners, not {listeners!r}")
             listeners = tuple(listeners)
         self.delivery = EventDelivery(listeners, event_limit, self._note)
-        self.writer = None if store is None else writer_for(store, self._on_store_problem)
+        self.writer = None if store is None else writer_for(store, self._on_store_problem, self._on_settled)
         self._holds_writer: Callable[[], bool] = getattr(self.writer, "holds_lock", _never)
         self.result_limit = result_limit
         self._real = isinstance(self.clock, SystemClock)
@@ -188,8 +191,8 @@ class Driver:
             del events[0]
         if engine.writes or engine.forgotten:
             assert self.writer is not None
-            for snapshot, record in engine.writes:
-                self.writer.put(snapshot, record)
+            for write in engine.writes:
+                self.writer.put(*write)
             for task_id in engine.forgotten:
                 self.writer.forget(task_id)
             engine.writes.clear()
@@ -233,6 +236,9 @@ class Driver:
 
     def _on_store_problem(self, text: str) -> None:
         self._report("store", text)
+
+    def _on_settled(self) -> None:
+        """Hear from the store thread that something was written."""
 
     def pool_problem(self, text: str) -> None:
         """Hear that something is wrong with the pool itself."""
@@ -372,7 +378,11 @@ class Driver:
         record = attempt.record(ending, mono, self.result_limit)
         with self._lock:
             engine = self.engine
-            expected = engine.end(attempt, record, self._now(), engine.timeline.line(mono))
+            line = engine.timeline.line(mono)
+            expected = engine.end(attempt, record, self._now(), line, ending.unloadable)
+            if self._durable is not None:
+                # Its worker may have asked for the next one before, when this one still counted as running.
+                self._make_ready_locked()
             self._hand_over_locked()
         if self._unlogged:
             self._log_problems()
@@ -429,12 +439,13 @@ class Driver:
             engine = self.engine
             wall, line = self._look_locked()
             moved = engine.promote(wall, line, BATCH)
+            self._make_ready_locked()
             questions, engine.questions = engine.questions, []
             self._hand_over_locked()
             ready = len(engine.ready)
             outrun, engine.ready.outrun = engine.ready.outrun, False
         if outrun:
-            self.pool.recall()
+            self._recall()
         if ready:
             self.pool.pump()  # first: what is ready does not wait for slow schedules
         for question in questions:
@@ -442,6 +453,16 @@ class Driver:
         if questions:
             self.pool.pump()
         return moved or bool(questions)
+
+    def _make_ready_locked(self) -> None:
+        """Do what is to be done before the pool looks for what is ready."""
+
+    def _recall(self) -> None:
+        """Have everything that is lent begun, or back. With no lock held."""
+        self.pool.recall()
+
+    def _unlend_locked(self) -> None:
+        """Have back what is lent and the pool does not know of."""
 
     def _answer(self, question: Question) -> None:
         """Ask a schedule that may be slow, with no lock held, and settle its answer."""
@@ -456,7 +477,7 @@ class Driver:
             with self._lock:
                 wall, line = self._moment_locked()
                 self.engine.settle(question, plan, error or None, wall, line)
-                if question.why == AFTER_RUN:
+                if question.why in (AFTER_RUN, AFTER_LOSS):
                     self._wake_timer_locked()
                 self._hand_over_locked()
         if self._unlogged:

@@ -11,14 +11,14 @@ from procsched._core.failures import describe
 from procsched._core.planning import wait_seconds
 from procsched._logs import say
 from procsched.clock import real_seconds
-from procsched.scheduler.driver import Driver
+from procsched.scheduler.staging import StagingDriver
 
 FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
 LEAD = 0.0001  # seconds by which the timer wakes too early: so long a thread may take to be running again
 LONGEST_STALL = 3600.0  # seconds, between looks at a clock that stands still and cannot tell of moves
 
 
-class TimedDriver(Driver):
+class TimedDriver(StagingDriver):
     """The driver with its timer thread."""
 
     _timer: threading.Thread | None = None

@@ -41,13 +41,16 @@ FIRST_RETRY = 0.1  # seconds from a failure to the next try: long enough for a l
 LAST_RETRY = 5.0  # seconds, to which it doubles: short enough to notice that the store is back
 
 
-def writer_for(store: TaskStore, on_problem: Callable[[str], None]) -> StoreWriter | DirectWriter:
+def writer_for(
+    store: TaskStore, on_problem: Callable[[str], None], on_settled: Callable[[], None] | None = None
+) -> StoreWriter | DirectWriter:
     """Return what writes to `store`: its own thread, or none for the store in memory, which cannot hang.
 
     Args:
         store: the user's, or the default.
-        on_problem: hears in words what is wrong with the store; called from the store thread, with no
-            lock held.
+        on_problem: hears in words what is wrong with the store, and when that is over; called from the store
+            thread, with no lock held.
+        on_settled: hears that something was written to a durable store, likewise.
     Raises:
         ValidationError: `store` lacks a method of `TaskStore`.
     """
@@ -60,6 +63,11 @@ def writer_for(store: TaskStore, on_problem: Callable[[str], None]) -> StoreWrit
             f"store must be an object with save(task), delete(task_id) and load_all(); {what} is not"
             + (f": it has no {', '.join(missing)}" if missing else "")
         )
+    if getattr(store, "durable", False) and on_settled is not None:
+        # Here and not above: a scheduler without such a store does without.
+        from procsched.stores.durable import DurableWriter
+
+        return DurableWriter(store, on_problem, on_settled)  # type: ignore[arg-type]
     return StoreWriter(store, on_problem)
 
 
@@ -77,6 +85,9 @@ class StoreWriter:
         busy_since: steady time since when the store has been in one call; 0 while it is in none.
     Thread safety: call from anywhere.
     """
+
+    durable = False
+    close_seconds = 0.5  # for what is queued at a shutdown, beyond the time that is left
 
     def __init__(self, store: TaskStore, on_problem: Callable[[str], None]) -> None:
         self._store = store
@@ -109,7 +120,9 @@ class StoreWriter:
         with self._lock:
             return self._put - self._settled
 
-    def put(self, snapshot: ScheduledTask, record: ExecutionRecord | None = None) -> None:
+    def put(
+        self, snapshot: ScheduledTask, record: ExecutionRecord | None = None, _position: object = None
+    ) -> None:
         """Write `snapshot` in its turn, together with the `record` of the attempt that led to it.
 
         Never blocks. The caller gives the snapshot away. After `close` the change is counted as lost.
@@ -253,14 +266,17 @@ class StoreWriter:
             for _ in range(written):
                 batch.popleft()
             if streak:
-                say(logging.WARNING, "the store works again after %d failures", streak)
-                self.failing = None
+                self._note_recovery(streak)
                 streak = 0
             with self._lock:
                 if self._abandoned:  # counted as lost already
                     return
                 self._settled += written
                 self._progress.notify_all()
+            self._written()
+
+    def _written(self) -> None:
+        """Hear that more is written. With no lock held."""
 
     def _write_some(self, batch: deque[Change]) -> int:
         """Write the first changes of `batch` that go together. Return how many they are."""
@@ -286,6 +302,15 @@ class StoreWriter:
             return  # told at the first, second, fourth, eighth failure of a kind
         self.failing = text
         say(logging.ERROR, "%s; %d changes wait, failure %d", text, self.backlog, streak, error=error)
+        self._tell(text)
+
+    def _note_recovery(self, streak: int) -> None:
+        text = f"the store {type(self._store).__name__} works again after {streak} failures"
+        self.failing = None
+        say(logging.WARNING, "%s", text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
         try:
             self._on_problem(text)
         except BaseException as failure:  # the scheduler's; the store thread must go on

@@ -62,6 +62,8 @@ class InMemoryTaskStore:
 class DirectWriter:
     """Writes to the store in memory at once. The interface of `StoreWriter`, without a thread."""
 
+    durable = False
+    close_seconds = 0.5
     failing: str | None = None
     failures = 0
     lost = 0
@@ -70,7 +72,9 @@ class DirectWriter:
     def __init__(self, store: InMemoryTaskStore) -> None:
         self._store = store
 
-    def put(self, snapshot: ScheduledTask, record: ExecutionRecord | None = None) -> None:
+    def put(
+        self, snapshot: ScheduledTask, record: ExecutionRecord | None = None, _position: object = None
+    ) -> None:
         """Keep `snapshot`, which the caller gives away."""
         self._store.keep(snapshot)
 

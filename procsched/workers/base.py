@@ -31,6 +31,7 @@ class Ending:
         exception: the exception: a `Sealed` or the object itself; None where it could not travel.
         obstacle: why it could not.
         seconds: how long it took, where the worker knows better than who waited for it.
+        unloadable: the call, which a store kept, could not be opened: nothing of it has run.
     Others are as in `ExecutionRecord`.
     """
 
@@ -46,6 +47,7 @@ class Ending:
     peak_rss: int | None = None
     output: str | None = None
     output_truncated: bool = False
+    unloadable: bool = False
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from procsched._core.failures import describe, traceback_text
 from procsched._core.models import Outcome, WorkerStats
 from procsched._interrupts import owner_check
 from procsched._logs import say
+from procsched.child.stored import Unloadable
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
 from procsched.workers.base import Ending
@@ -140,6 +141,8 @@ def _outcome_of(call: Call) -> Ending:
     except BaseException as error:  # SystemExit and KeyboardInterrupt are outcomes, too
         ending = Ending(Outcome.FAILED, describe(error))
         ending.exception, ending.traceback = error, traceback_text(error)
+        if isinstance(error, Unloadable):
+            ending.unloadable, ending.error = True, str(error)
         return ending
     return Ending(Outcome.SUCCEEDED, result=result)
 

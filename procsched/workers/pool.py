@@ -413,6 +413,7 @@ class ProcessPool(Dispatcher):
             # It came back by itself, and nobody was signalled: the worker can go on.
             ending.outcome, ending.error = call.verdict
             ending.result = ending.exception = None
+            ending.unloadable = False
         worker.add_output(ending, call)  # before the next call can write; a read that does not block
         if late:
             worker.recall_locked()
@@ -433,6 +434,9 @@ class ProcessPool(Dispatcher):
                 ending = Ending(*verdicts.soft_timed_out(call.soft_timeout))
             else:
                 ending = Ending(Outcome.FAILED, text)
+            if flags & wire.UNLOADABLE:
+                ending.unloadable = True
+                ending.error = text.removeprefix("Unloadable: ")
             ending.traceback = traceback
             ending.exception = None if carried is None else Sealed(carried)
             ending.obstacle = obstacle

@@ -46,6 +46,7 @@ EDGES = CORE | BOTTOM | {"procsched.clock", "procsched._logs"}
 ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
     "procsched._system": set(),
+    "procsched._identity": set(),
     "procsched._timerfd": {"procsched._system"},
     "procsched._byvalue": set(),
     "procsched._logs": set(),
@@ -68,7 +69,8 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.ids": EDGES,
     "procsched.event_log": EDGES,
     "procsched.listeners": EDGES | {"procsched.event_log", "procsched._parts"},
-    "procsched.stores": EDGES | {"procsched._parts"},
+    "procsched.stores": EDGES
+    | {"procsched", "procsched._identity", "procsched._parts", "procsched.child.stored"},
     "procsched.child": {"procsched._core.wire", "procsched._core.failures", *BOTTOM},
     "procsched.sandbox": EDGES | {"procsched.child"},
     "procsched.workers.base": VOCABULARY,
@@ -76,8 +78,10 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.testing": EDGES | {"procsched.workers", "procsched.stores"},
     "procsched.scheduler": EDGES
     | {
+        "procsched._identity",
         "procsched._parts",
         "procsched.diagnosis",
+        "procsched.child.stored",
         "procsched.ids",
         "procsched.listeners",
         "procsched.stores",
@@ -144,10 +148,13 @@ ALLOWED_FOR_TYPES: dict[str, set[str]] = {
 
 # Outside the standard library: package -> who may import it.
 THIRD_PARTY: dict[str, set[str]] = {
+    "alembic": {"procsched.stores.migrating", "procsched.stores.migrations"},
     "cloudpickle": {"procsched._byvalue", "procsched.child", "procsched.workers"},
     "cronsim": {"procsched.schedules"},
     "psutil": {"procsched._system", "procsched.workers", "procsched.cli"},
+    "psycopg": {"procsched.stores.database"},
     "rich": {"procsched.cli"},
+    "sqlalchemy": {"procsched.stores"},
     "tqdm": {"procsched.progress"},
 }
 

@@ -290,12 +290,14 @@ def test_a_failed_change_is_tried_again_before_newer_ones(
 
 @pytest.mark.usefixtures("no_backoff")
 def test_a_failing_store_is_not_reported_at_every_try(saving: Rig) -> None:
-    """The first, second, fourth failure of a kind are told; a new kind at once."""
+    """The first, second, fourth failure of a kind are told; a new kind at once; and that it is over."""
     saving.store.errors = [OSError("full")] * 7 + [OSError("gone")]
     saving.writer.put(make_task(1))
     assert saving.writer.flush(TIMEOUT)
     assert saving.writer.failures == 8
-    assert [text.rpartition(" ")[2] for text in saving.problems] == ["full", "full", "full", "gone"]
+    *failures, over = saving.problems
+    assert [text.rpartition(" ")[2] for text in failures] == ["full", "full", "full", "gone"]
+    assert over.endswith("works again after 8 failures")
 
 
 @pytest.mark.usefixtures("no_backoff")

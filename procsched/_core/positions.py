@@ -1,0 +1,180 @@
+"""Where a task stands: what a store keeps beside its snapshot, so that a restart goes on from there. Pure.
+
+A snapshot is for people. It does not say which slot a run stands for, where the grid of a rate is anchored, what
+follows a run that ended while its task was paused, or whether a cancelled task still has a live run.
+"""
+
+from __future__ import annotations
+
+from procsched._core.entries import AGAIN, BAD, ENDED, GOOD, UNLOADABLE, Ended, Entry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from procsched._core.models import ExecutionRecord, ScheduledTask
+
+AFTER: Final = {
+    "": None,
+    "good": (GOOD, False),
+    "retry": (AGAIN, False),
+    "ended": (ENDED, False),
+    "failed": (BAD, False),
+    "failed, goes on": (BAD, True),
+    "unloadable": (UNLOADABLE, False),
+}
+"""The words for what an attempt that has ended is followed by, as (verdict, goes_on) of an `Ended`."""
+
+_WORDS: Final = {value: word for word, value in AFTER.items()}
+
+
+class Position:
+    """A copy of what an `Entry` knows beyond its handle. Every time is wall time in UNIX seconds.
+
+    Attributes:
+        slot, dealt, anchor, backlog: see `planning.Slots`.
+        due_at: the slot of the current or last run.
+        run, stands_for, owed, held: as in `Entry`.
+        after: a word of `AFTER`: what the last attempt is followed by, where that is not decided yet.
+        ended_at: when that attempt ended.
+        retry_at: when the next attempt of the run is due.
+        live: an attempt runs, or is about to.
+        started_at: when it started; None while it is only about to.
+        call: the attempt, for who wants to know its process; not kept.
+    Thread safety: never changed once it is made.
+    """
+
+    __slots__ = (
+        "after",
+        "anchor",
+        "backlog",
+        "call",
+        "dealt",
+        "due_at",
+        "ended_at",
+        "held",
+        "live",
+        "owed",
+        "retry_at",
+        "run",
+        "slot",
+        "stands_for",
+        "started_at",
+    )
+
+    def __init__(
+        self,
+        slot: float,
+        dealt: float,
+        anchor: float,
+        backlog: tuple[float, ...] = (),
+        *,
+        due_at: float | None = None,
+        run: int = 0,
+        stands_for: int = 0,
+        owed: bool = False,
+        held: bool = False,
+        after: str = "",
+        ended_at: float | None = None,
+        retry_at: float | None = None,
+        live: bool = False,
+        started_at: float | None = None,
+        call: Any = None,
+    ) -> None:
+        self.slot = slot
+        self.dealt = dealt
+        self.anchor = anchor
+        self.backlog = backlog
+        self.due_at = due_at
+        self.run = run
+        self.stands_for = stands_for
+        self.owed = owed
+        self.held = held
+        self.after = after
+        self.ended_at = ended_at
+        self.retry_at = retry_at
+        self.live = live
+        self.started_at = started_at
+        self.call = call
+
+
+def position_of(entry: Entry, offset: float) -> Position:
+    """Return where `entry` stands.
+
+    Args:
+        offset: wall time minus the steady line.
+    """
+    shift = offset if entry.steady else 0.0
+    call: Any = entry.live
+    position = Position(
+        entry.slot + shift,
+        entry.dealt + shift,
+        entry.anchor + shift,
+        tuple(slot + shift for slot in entry.backlog) if entry.backlog else (),
+        due_at=entry.due_wall,
+        run=entry.run,
+        stands_for=entry.stands_for,
+        owed=entry.owed,
+        held=entry.held,
+        live=call is not None,
+        started_at=None if call is None else getattr(call, "started_at", None),
+        call=call,
+    )
+    ended = entry.ended
+    if ended is not None:
+        position.after = _WORDS[ended.verdict, ended.goes_on]
+        position.ended_at = ended.at + offset
+        position.retry_at = None if ended.retry_at is None else ended.retry_at + offset
+    return position
+
+
+class Stored:
+    """A task as a store gave it back.
+
+    Attributes:
+        handle: its state; its history ends with the record of `position.after`, where there is one.
+        position: where it stands.
+        payload: what the pool makes a call of.
+        pid, process_started: of the process that a live attempt ran in, as far as that was written.
+    """
+
+    __slots__ = ("handle", "payload", "pid", "position", "process_started")
+
+    def __init__(
+        self,
+        handle: ScheduledTask,
+        position: Position,
+        payload: Any = None,
+        pid: int | None = None,
+        process_started: int | None = None,
+    ) -> None:
+        self.handle = handle
+        self.position = position
+        self.payload = payload
+        self.pid = pid
+        self.process_started = process_started
+
+
+class LostAttempt:
+    """An attempt whose scheduler is gone: what the engine sees in the place of its call."""
+
+    __slots__ = ("entry", "over", "reason", "started_at")
+
+    def __init__(self, entry: Entry, started_at: float | None) -> None:
+        self.entry = entry
+        self.over = False
+        self.reason = ""
+        self.started_at = started_at
+
+
+def ended_of(position: Position, entry: Entry, record: ExecutionRecord, offset: float) -> Ended | None:
+    """Return the attempt whose follow-up waits, or None where none does."""
+    found = AFTER[position.after]
+    if found is None:
+        return None
+    assert position.ended_at is not None
+    verdict, goes_on = found
+    retry_at = None if position.retry_at is None else position.retry_at - offset
+    call = LostAttempt(entry, None)
+    call.over = True
+    return Ended(record, verdict, position.ended_at - offset, retry_at, goes_on, call)

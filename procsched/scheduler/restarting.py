@@ -1,0 +1,156 @@
+"""Going on from a store: its tasks are loaded at the first use of the scheduler, and what was running is settled.
+
+That is `start`, or whatever asks for tasks or brings one before it: so a `schedule(key=...)` before the start finds the
+task that it has made in an earlier life.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from procsched._core.positions import Stored
+from procsched._logs import say
+from procsched.errors import SchedulerStateError
+from procsched.scheduler.closing import ClosingDriver
+from procsched.scheduler.driver import RUNNING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from procsched._core.models import ExecutionRecord, Outcome
+    from procsched.stores.changes import Loaded
+    from procsched.stores.payloads import StoredCall
+
+HISTORY_SECONDS = 2.0  # for which `history` waits for what is being written
+
+
+class RestartingDriver(ClosingDriver):
+    """The driver with what a durable store gives back."""
+
+    _unloaded = False  # there is a store that has not been asked yet; guarded by _load_lock
+
+    def _set_up_loading(self) -> None:
+        self._unloaded = self._durable is not None
+        # Held while the store is opened and read, by whoever comes first; before every other lock of ours. Reentrant
+        # so that a signal handler can tell that it has interrupted just that.
+        self._load_lock = threading.RLock()
+        self._loads = False  # guarded by _load_lock
+
+    def _load(self) -> None:
+        """Load the store, once. With no lock held.
+
+        Raises:
+            StoreError: it cannot be used; the next one to ask tries again.
+        """
+        if not self._unloaded or self._state > RUNNING:
+            return
+        with self._load_lock:
+            if not self._unloaded:
+                return
+            if self._loads:
+                raise SchedulerStateError(
+                    "this signal handler, or finalizer, has interrupted the scheduler in loading its store: "
+                    "set a flag, or call it from a thread"
+                )
+            self._loads = True
+            try:
+                self._restore()
+                self._unloaded = False
+            finally:
+                self._loads = False
+        self._log_problems()
+
+    def _restore(self) -> None:
+        assert self._durable is not None
+        loaded = self._durable.open(self._now)
+        self._end_left_processes(loaded)
+        payloads: dict[
+            int, Any
+        ] = {}  # by the call's identity: tasks with the same one share what is made of it
+        tasks = []
+        for kept in loaded.tasks:
+            key = id(kept.call)
+            payload = payloads.get(key)
+            if payload is None:
+                payload = payloads[key] = self._payload_of(kept.call)
+            reason = _reason_against(kept.call)
+            if reason is not None and not kept.handle.status.is_terminal:
+                kept.handle.unloadable = reason
+            tasks.append(Stored(kept.handle, kept.position, payload, kept.pid, kept.process_started))
+        self._learn_ids([*loaded.known_ids, *(each.handle.task.id for each in tasks)])
+        with self._lock:
+            wall, line = self._look_locked()
+            self.engine.restore(tasks, loaded.finished, loaded.down_at, loaded.why, wall, line)
+            for each in tasks:
+                handle = each.handle
+                if handle.unloadable is not None and handle.task.id in self.engine.entries:
+                    text = f"its code cannot be loaded: {handle.unloadable}"
+                    entry = self.engine.entries[handle.task.id]
+                    self.engine.problems.append((entry, text))
+                    self.engine.tell(entry, wall, None, "store", text)
+            self._hand_over_locked()
+
+    def _end_left_processes(self, loaded: Loaded) -> None:
+        """End the processes of runs whose scheduler is gone, where they still live: none may overlap the next run."""
+        if not loaded.same_boot:
+            return
+        # Here and not above: who has no such store does without.
+        from procsched import _identity
+
+        for kept in loaded.tasks:
+            pid, started = kept.pid, kept.process_started
+            if not kept.position.live or pid is None or started is None:
+                continue
+            if _identity.end_process(pid, started):
+                text = "ended process %d, in which task %s of an earlier scheduler still ran"
+                say(logging.WARNING, text, pid, kept.handle.task.id)
+
+    def _payload_of(self, call: StoredCall | None) -> Any:
+        """Return what the pool makes a call of. The call is not opened: that is done where it runs."""
+        from procsched.child.stored import run_stored
+
+        parts = ("gone", "", "", b"", "", "") if call is None else call.parts
+        return self.pool.pack(run_stored, parts, {})
+
+    def _learn_ids(self, ids: Iterable[str]) -> None:
+        """Hear which ids must not be given again."""
+
+    # --- records ---------------------------------------------------------------------------------------
+
+    def _read_history(
+        self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
+    ) -> list[ExecutionRecord]:
+        if self._durable is not None:
+            self._load()
+            if self._durable.failing is None:
+                self._durable.flush(HISTORY_SECONDS)  # what has ended by now is among them
+            return self._durable.history(task_id, outcome, since, limit)
+        with self._lock:
+            found = [
+                record
+                for entry in self.engine.entries.values()
+                if task_id is None or entry.handle.task.id == task_id
+                for record in entry.handle._history
+            ]
+        found = [
+            record
+            for record in found
+            if (outcome is None or record.outcome is outcome)
+            and (since is None or record.finished_at >= since)
+        ]
+        found.sort(key=lambda record: record.finished_at, reverse=True)
+        return found[:limit]
+
+
+def _reason_against(call: StoredCall | None) -> str | None:
+    """Return why a call cannot be opened here, as far as that is known without opening it."""
+    from procsched.child.stored import BLOB, python_tag
+
+    if call is None:
+        return "what it runs is not in the store any more"
+    if call.kind == BLOB and call.python != python_tag():
+        return f"{call.name} was stored by value under {call.python}, and this is {python_tag()}"
+    return None

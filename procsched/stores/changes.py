@@ -1,0 +1,131 @@
+"""What a store that outlives the process is given to write, and what it gives back."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
+    from procsched._core.positions import Position
+    from procsched.protocols import TaskStore
+    from procsched.stores.payloads import StoredCall
+
+    class DurableStore(TaskStore, Protocol):
+        """A store from which a scheduler goes on after a restart.
+
+        `write` and `prune` are called by the store thread only; `open` before that thread starts, `close` after it has
+        ended; `history` by any thread at any time.
+        """
+
+        durable: bool
+
+        def open(self, now: Callable[[], float]) -> Loaded:
+            """Take the store to schedule from it, and return what it holds.
+
+            Args:
+                now: gives UNIX seconds by the scheduler's clock, from any thread; its slots are compared with what is
+                    written down.
+            Raises:
+                StoreError: saying why not.
+            """
+
+        def write(self, changes: Sequence[Change]) -> None:
+            """Write all changes, or none. Repeating it does no harm: an attempt has one record."""
+
+        def prune(self) -> bool:
+            """Delete a few old records, if any. Return whether there may be more."""
+
+        def history(
+            self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
+        ) -> list[ExecutionRecord]:
+            """Return records, the newest first."""
+
+        def close(self) -> None:
+            """Let go of the store. `history` may still be asked."""
+
+
+class Change:
+    """A task as it is now, with the record of the attempt that led to it; or the end of a task.
+
+    Attributes:
+        task_id: whose.
+        snapshot, position: None where the task is to be forgotten.
+        record: of the attempt that has just ended, or None.
+        call: what is run, where the task is new.
+        urgent: somebody waits for it. What is not may wait for the next that is.
+    """
+
+    __slots__ = ("call", "position", "record", "snapshot", "task_id", "urgent")
+
+    def __init__(
+        self,
+        task_id: str,
+        snapshot: ScheduledTask | None,
+        record: ExecutionRecord | None = None,
+        position: Position | None = None,
+        call: StoredCall | None = None,
+        urgent: bool = True,
+    ) -> None:
+        self.task_id = task_id
+        self.snapshot = snapshot
+        self.record = record
+        self.position = position
+        self.call = call
+        self.urgent = urgent
+
+
+class KeptTask:
+    """A task that was loaded.
+
+    Attributes:
+        handle, position: as `positions.Stored` has them.
+        call: what is run; shared by tasks with the same payload. None where that is gone.
+        pid, process_started: likewise.
+    """
+
+    __slots__ = ("call", "handle", "pid", "position", "process_started")
+
+    def __init__(
+        self,
+        handle: ScheduledTask,
+        position: Position,
+        call: StoredCall | None,
+        pid: int | None,
+        process_started: int | None,
+    ) -> None:
+        self.handle = handle
+        self.position = position
+        self.call = call
+        self.pid = pid
+        self.process_started = process_started
+
+
+class Loaded:
+    """What a store holds when it is opened.
+
+    Attributes:
+        tasks: in order of registration.
+        finished: ids of those that are terminal, in the order in which they ended.
+        down_at: UNIX seconds when the last owner was alive for certain.
+        why: the error of the records of what was lost with it.
+        same_boot: whether the pids that were written down may still be those processes.
+        known_ids: ids that must never be given again, those of `tasks` left out.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[KeptTask] = (),
+        finished: Iterable[str] = (),
+        down_at: float = 0.0,
+        why: str = "",
+        same_boot: bool = False,
+        known_ids: Iterable[str] = (),
+    ) -> None:
+        self.tasks = tasks
+        self.finished = tuple(finished)
+        self.down_at = down_at
+        self.why = why
+        self.same_boot = same_boot
+        self.known_ids = tuple(known_ids)

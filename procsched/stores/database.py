@@ -1,0 +1,186 @@
+"""Connections to the database of a store: SQLite's one for writing, PostgreSQL's, and those that only read.
+
+SQLite is used so that nothing that was acknowledged can be lost: a write-ahead log, synced at each commit. Exactly one
+connection writes and checkpoints: versions before 3.51.3 can corrupt the file when two do (sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from procsched.errors import StoreError, ValidationError
+from procsched.stores import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Final
+
+    from sqlalchemy import Connection, Engine
+
+BUSY_SECONDS: Final = 5.0  # for which a writer waits for another process's transaction on the file
+CONNECT_SECONDS: Final = 10
+STATEMENT_SECONDS: Final = 60  # PostgreSQL; a statement that takes longer has failed, and is tried again
+DEAD_LINK_SECONDS: Final = 30  # after which a connection whose other end is silent has failed
+LOG_BYTES: Final = 64 << 20  # to which SQLite cuts its write-ahead log after a checkpoint
+
+
+class Database:
+    """A database by its URL. What it raises is a `StoreError`, and never holds the password.
+
+    Attributes:
+        url: without password and options, for people.
+        path: of the file, for SQLite; None for PostgreSQL.
+    Thread safety: `engine` and `reading` from anywhere; a connection belongs to one thread at a time.
+    """
+
+    def __init__(self, url: object, allow_shared_file: bool) -> None:
+        if not isinstance(url, str):
+            raise ValidationError(f"url must be a text such as 'sqlite:///jobs.db', not {type(url).__name__}")
+        try:
+            import sqlalchemy
+        except ImportError as error:
+            raise StoreError("SqlTaskStore needs SQLAlchemy: pip install 'procsched[sql]'") from error
+        try:
+            self._parsed = sqlalchemy.make_url(url)
+        except sqlalchemy.exc.ArgumentError:
+            # Without the text: it may hold a password.
+            raise ValidationError(
+                "url must be a database URL such as 'sqlite:///jobs.db' or 'postgresql+psycopg://user@host/name'"
+            ) from None
+        self._secrets = [
+            secret for secret in (self._parsed.password, self._parsed.query.get("password")) if secret
+        ]
+        bare = self._parsed._replace(query={}, password=None)  # type: ignore[arg-type]
+        self.url = bare.render_as_string()
+        self.path = self._checked_path(allow_shared_file)
+        self._allow_shared_file = allow_shared_file
+        self._readers: Engine | None = None
+
+    def _checked_path(self, allow_shared_file: bool) -> Path | None:
+        driver = self._parsed.drivername
+        if driver in ("sqlite", "sqlite+pysqlite"):
+            name = self._parsed.database
+            if not name or name == ":memory:" or name.startswith("file:"):
+                raise ValidationError(
+                    f"url must name a file, as 'sqlite:///jobs.db' does, not {self.url!r}: "
+                    "for a store in memory leave store= out"
+                )
+            return Path(name).absolute()  # the working directory may change
+        if driver not in ("postgresql", "postgresql+psycopg"):
+            raise ValidationError(
+                f"url must begin with sqlite:/// or postgresql+psycopg://, not with {driver}: there are no other stores"
+            )
+        try:
+            import psycopg  # noqa: F401
+        except ImportError as error:
+            raise StoreError(
+                "a store on PostgreSQL needs psycopg: pip install 'procsched[postgres]'"
+            ) from error
+        return None
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of this machine."""
+        return self.path is not None
+
+    def engine(self) -> Engine:
+        """Return an engine whose connections write. The file is made, or looked at, first.
+
+        Raises:
+            StoreError: the file must not be used.
+        """
+        if self.path is not None:
+            files.prepare(self.path, self._allow_shared_file)
+        return self._make_engine(read_only=False)
+
+    def _make_engine(self, read_only: bool) -> Engine:
+        import sqlalchemy
+        from sqlalchemy.pool import NullPool
+
+        options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
+        if self.path is None:
+            parsed = self._parsed.set(drivername="postgresql+psycopg")
+            engine = sqlalchemy.create_engine(
+                parsed,
+                connect_args={
+                    "application_name": "procsched",
+                    "connect_timeout": CONNECT_SECONDS,
+                    "keepalives_idle": DEAD_LINK_SECONDS,
+                    "tcp_user_timeout": DEAD_LINK_SECONDS * 1000,
+                    **dict(parsed.query),
+                },
+                **options,
+            )
+        else:
+            engine = sqlalchemy.create_engine(
+                "sqlite://", creator=self._opener(self.path, read_only), **options
+            )
+        if not self.is_sqlite:
+            sqlalchemy.event.listen(engine, "connect", _on_postgresql)
+        else:
+            begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+            if not read_only:
+                sqlalchemy.event.listen(engine, "connect", _on_sqlite)
+            sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        return engine
+
+    @staticmethod
+    def _opener(path: Path, read_only: bool) -> Any:
+        import sqlite3
+        from urllib.parse import quote
+
+        uri = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rw'}"
+
+        def open_file() -> sqlite3.Connection:
+            # Used by one thread after another. With an isolation level of Python's own a transaction would begin as
+            # one that reads, and fail at once where another process writes, whatever the busy timeout.
+            return sqlite3.connect(
+                uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+
+        return open_file
+
+    def reader(self) -> Connection:
+        """Return a connection that only reads. Close it after use."""
+        if self.path is not None and not self.path.exists():
+            raise StoreError(f"there is no store {self.path}")
+        if self._readers is None:
+            self._readers = self._make_engine(read_only=True)
+        return self._readers.connect()
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Turn what the database raises in the block into a `StoreError` without secrets."""
+        import sqlalchemy
+
+        try:
+            yield
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            cause = getattr(error, "orig", None) or error
+            # Not `from error`: its text, which a log would show, may hold what was to be written.
+            raise StoreError(f"{self.url}: {type(cause).__name__}: {self.scrubbed(str(cause))}") from None
+
+    def scrubbed(self, text: str) -> str:
+        """Return a text of the database's without the password."""
+        for secret in self._secrets:
+            text = text.replace(str(secret), "***")
+        return text.strip()
+
+
+def _on_sqlite(connection: Any, _record: Any) -> None:
+    for pragma in (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "fullfsync = ON",  # macOS, where a plain fsync does not reach the disk
+        f"journal_size_limit = {LOG_BYTES}",
+    ):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _on_postgresql(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+        cursor.execute("SET synchronous_commit = on")  # what is acknowledged is on the disk
+    connection.commit()

@@ -1,0 +1,203 @@
+"""Writing to a store that outlives the process: what somebody waits for, and what may ride along.
+
+    scheduler, under its lock --put--> queue --> "procsched-store" thread --write--> store
+         ^                                                       |
+         '------ on_settled: what was put up to here is on the disk
+
+A batch is whatever has queued up while the one before was written, so its size regulates itself: one change at a time
+while little happens, hundreds while the disk is slow.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from procsched._core.entries import RUNNING
+from procsched._logs import say
+from procsched.clock import real_seconds
+from procsched.stores.base import StoreWriter
+from procsched.stores.changes import Change
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
+    from procsched.stores.changes import DurableStore, Loaded
+    from procsched.stores.payloads import StoredCall
+
+# Seconds for which a change that nobody waits for may wait for company. It says in which process a run is; shorter runs
+# than this are not worth a transaction of their own for that.
+LINGER = 0.05
+
+
+class DurableWriter(StoreWriter):
+    """The store thread of a durable store.
+
+    Args:
+        store: see `DurableStore`.
+        on_problem: see `writer_for`.
+        on_settled: hears that something was written; called from the store thread, with no lock held.
+    Attributes:
+        settled: the ticket up to which all is written. Read it from anywhere.
+        calls: task id -> what it runs, for tasks that are about to be put for the first time; guarded by the
+            scheduler's lock.
+    """
+
+    durable = True
+    close_seconds = 2.0  # a disk may take its time
+
+    def __init__(
+        self, store: DurableStore, on_problem: Callable[[str], None], on_settled: Callable[[], None]
+    ) -> None:
+        super().__init__(store, on_problem)
+        self._durable = store
+        self._on_settled = on_settled
+        self.calls: dict[str, StoredCall] = {}
+        self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
+        self._urgent = False  # somebody waits for what is queued; guarded by _lock
+        self._lingers = False  # the thread looks at the queue by itself in a moment; guarded by _lock
+
+    @property
+    def accepted(self) -> int:
+        """The ticket of what was put last."""
+        return self._put
+
+    @property
+    def settled(self) -> int:
+        """The ticket up to which all is written."""
+        return self._settled
+
+    def put(
+        self,
+        snapshot: ScheduledTask,
+        record: ExecutionRecord | None = None,
+        position: Any = None,
+    ) -> None:
+        """Write `snapshot` in its turn, with the record of the attempt that led to it. Never blocks."""
+        call = self.calls.pop(snapshot.task.id, None) if self.calls else None
+        urgent = not (snapshot.status is RUNNING and position is not None and position.started_at is not None)
+        self._add(Change(snapshot.task.id, snapshot, record, position, call, urgent))
+
+    def forget(self, task_id: str) -> None:
+        """Delete the task in its turn. Never blocks."""
+        self._add(Change(task_id, None))
+
+    def _add(self, change: Change) -> None:
+        with self._lock:
+            self._put += 1
+            if self._finished or self._abandoned:
+                self._settled += 1
+                self.lost += 1
+                return
+            self._changes.append(change)
+            self._urgent = self._urgent or change.urgent
+            if self.thread is None:
+                self._start_locked()
+            elif self._parked and (change.urgent or not self._lingers):
+                self._work.notify()  # first, as in the base
+                self._parked = False
+
+    def wait_stored(self, ticket: int, timeout: float) -> bool:
+        """Wait until what has this ticket is written.
+
+        Args:
+            ticket: see `accepted`.
+            timeout: real seconds.
+        Returns:
+            False when the time was up, when it was given up, or in the store thread itself.
+        """
+        if self._settled >= ticket:
+            return self.lost == 0
+        end = real_seconds() + timeout
+        with self._lock:
+            if self.thread is threading.current_thread():
+                return False
+            self._hurry_locked()
+            while self._settled < ticket and not self._abandoned:
+                left = end - real_seconds()
+                if left <= 0.0:
+                    return False
+                self._progress.wait(left)
+            return self.lost == 0
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until everything put before is written; as in the base."""
+        with self._lock:
+            self._hurry_locked()
+        return super().flush(timeout)
+
+    def _hurry_locked(self) -> None:
+        if self._changes and not self._urgent:
+            self._urgent = True
+            self._work.notify()
+
+    def _give_up_locked(self) -> int:
+        self._changes.clear()
+        return super()._give_up_locked()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._wait_for_changes_locked()
+                if not self._changes or self._abandoned:
+                    self._finished = True
+                    return
+                batch, self._changes = self._changes, deque()
+                self._urgent = False
+            self._write_all(batch)  # type: ignore[arg-type]
+            self._prune()
+
+    def _wait_for_changes_locked(self) -> None:
+        """Wait until somebody waits for what is queued, or it has waited long enough; or for the end."""
+        linger: float | None = LINGER
+        while not (self._urgent or self._closing):
+            self._parked, self._lingers = True, linger is not None
+            if self._work.wait(linger):
+                linger = LINGER  # the first change after a while; what comes behind it need not wake us
+            elif self._changes:
+                break
+            else:
+                linger = None
+        self._parked = self._lingers = False
+
+    def open(self, now: Callable[[], float]) -> Loaded:
+        """Take the store, and return what it holds. Before anything is put."""
+        return self._durable.open(now)
+
+    def history(
+        self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
+    ) -> list[ExecutionRecord]:
+        """Return records from the store, the newest first."""
+        return self._durable.history(task_id, outcome, since, limit)
+
+    def knows(self, task_id: str) -> bool:
+        """Return whether the store has a record of a task with this id."""
+        return bool(self._durable.history(task_id, None, None, 1))
+
+    def close(self, timeout: float) -> bool:
+        """Write what is queued, end the thread, and let go of the store, if it has not hung; as in the base."""
+        written = super().close(timeout)
+        with self._lock:
+            free = self._finished and not self._abandoned and self.thread is not threading.current_thread()
+        if free:
+            self._durable.close()
+        return written
+
+    def _write_some(self, batch: Any) -> int:
+        self._durable.write(batch)
+        return len(batch)
+
+    def _written(self) -> None:
+        self._on_settled()
+
+    def _prune(self) -> None:
+        """Delete old records, a few at a time, while nothing waits to be written."""
+        try:
+            while not self._changes and not self._closing and self._durable.prune():
+                continue
+        except Exception as error:  # the next write says what is wrong; nothing is lost by this
+            say(logging.WARNING, "old records could not be deleted: %s", error)

@@ -1,0 +1,130 @@
+"""The file of a SQLite store: made so that nobody else can write it, and refused where that does not hold."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from procsched.errors import StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+PRIVATE: Final = 0o600
+APPLICATION_ID: Final = 0x70736364  # "pscd", in the head of the file: file(1) and we can tell whose it is
+
+# The index that SQLite's write-ahead log shares between processes is not coherent there, and files were corrupted also
+# with a single writing process. Source: sqlite.org/wal.html; for virtiofs and NFS reports of corruption.
+_NETWORK: Final = frozenset(
+    {
+        *(
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "smbfs",
+            "ncpfs",
+            "afs",
+            "9p",
+            "virtiofs",
+            "ceph",
+            "glusterfs",
+            "lustre",
+        ),
+        *("beegfs", "gfs2", "ocfs2", "orangefs", "gpfs", "vboxsf", "prl_fs", "vmhgfs"),
+    }
+)
+
+
+def prepare(path: Path, allow_shared_file: bool) -> bool:
+    """Make the file, empty and private, if it is not there. Return whether it was made.
+
+    Args:
+        allow_shared_file: let others write it.
+    Raises:
+        StoreError: it must not be used, or cannot be made; saying why.
+    """
+    kind = file_system_of(path.parent)
+    if kind in _NETWORK or kind.startswith("fuse."):
+        raise StoreError(
+            f"{path} is on a file system of the kind {kind}, where SQLite files get corrupted: "
+            "put it on a local disk, or use PostgreSQL"
+        )
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    except FileExistsError:
+        _refuse_shared(path, allow_shared_file)
+        return False
+    except OSError as error:
+        raise StoreError(f"the store {path} cannot be made: {error.strerror}") from error
+    os.close(descriptor)
+    if not allow_shared_file:
+        _refuse_open_directory(path)
+    return True
+
+
+def _refuse_shared(path: Path, allow_shared_file: bool) -> None:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise StoreError(f"the store {path} cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"the store {path} is no regular file")
+    if allow_shared_file:
+        return
+    remedy = "what is stored is run as code; if they may do that, give allow_shared_file=True"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreError(
+            f"the store {path} may be written by others (mode {stat.S_IMODE(found.st_mode):o}): chmod 600 it; {remedy}"
+        )
+    if found.st_uid not in (os.geteuid(), 0):
+        raise StoreError(f"the store {path} belongs to another user (uid {found.st_uid}); {remedy}")
+    _refuse_open_directory(path)
+
+
+def _refuse_open_directory(path: Path) -> None:
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise StoreError(
+            f"anybody can put another file in the place of the store {path}, because all may write its directory: "
+            "what is stored is run as code; if they may do that, give allow_shared_file=True"
+        )
+
+
+def file_system_of(directory: Path) -> str:
+    """Return the kind of file system that a directory is on, in the kernel's words; "" where nobody can say.
+
+    Raises:
+        StoreError: there is no such directory.
+    """
+    try:
+        device = os.stat(directory).st_dev
+        place = os.path.realpath(directory)
+    except OSError as error:
+        raise StoreError(
+            f"the directory {directory} of the store cannot be used: {error.strerror}"
+        ) from error
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    found, longest = "", -1
+    for fields in mounts:
+        point = _unescaped(fields[4])
+        within = place == point or place.startswith(point.rstrip("/") + "/")
+        # A subvolume of btrfs has a device of its own that the table does not know: then the longest path decides.
+        rank = len(point) + (1 << 20) * (fields[2] == number)
+        if within and rank > longest:
+            found, longest = fields[fields.index("-") + 1], rank
+    return found
+
+
+def _unescaped(path: str) -> str:
+    """Undo what proc(5) does to blanks and the like in a path."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(code, character)
+    return path

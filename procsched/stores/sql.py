@@ -1,0 +1,523 @@
+"""The store that outlives its process: tasks and records in SQLite or PostgreSQL.
+
+    store thread --write--> one connection: BEGIN, what has queued up grouped by kind, COMMIT (synced)
+    any thread --history--> a connection of its own that only reads
+
+SQLAlchemy is imported when the first store is made, and never in a worker.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from procsched import _identity
+from procsched._core.checks import check_flag, finite_seconds, whole_number
+from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
+from procsched.errors import StoreError
+from procsched.stores import codec
+from procsched.stores.changes import Change, Loaded
+from procsched.stores.database import Database
+from procsched.stores.payloads import StoredCall, store_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+    from typing import Any, Final
+
+    from sqlalchemy import Connection, Engine
+
+    from procsched._core.models import ExecutionRecord
+    from procsched.stores.statements import Statements
+
+DAY: Final = 86_400.0
+BITE: Final = 200  # records deleted at a time: some ten milliseconds
+CHECK_EVERY: Final = 100  # records of a task, after which it is looked at whether it has too many
+AGE_CHECK_SECONDS: Final = 60.0  # between looks for records that are too old
+KNOWN_PAYLOADS: Final = 10_000  # ids of payloads that are remembered as written
+
+
+class SqlTaskStore:
+    """Keeps tasks and records in a database, from which a scheduler goes on after a restart.
+
+    Args:
+        url: ``"sqlite:///jobs.db"`` (three slashes and a path) for one machine, or
+            ``"postgresql+psycopg://user:password@host/name"``.
+        keep_results: whether results are kept with the records, as far as the scheduler's `result_limit` allows.
+        keep_records: seconds or a timedelta for which records are kept; None for no limit.
+        records_per_task: how many records of a task are kept; None for no limit.
+        allow_shared_file: use a SQLite file that others may write, although what it holds is run as code.
+        auto_migrate: bring the tables of an earlier version up to date when the store is opened. By default that is so
+            for SQLite, after a copy of the file; for PostgreSQL there is ``procsched db upgrade``.
+    Raises:
+        ValidationError: naming the parameter. StoreError: SQLAlchemy or psycopg is missing; names the extra.
+    Thread safety: call from anywhere. Nothing is connected before it is used.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        keep_results: bool = False,
+        keep_records: float | timedelta | None = 30 * DAY,
+        records_per_task: int | None = 1000,
+        allow_shared_file: bool = False,
+        auto_migrate: bool | None = None,
+    ) -> None:
+        check_flag("keep_results", keep_results)
+        check_flag("allow_shared_file", allow_shared_file)
+        if auto_migrate is not None:
+            check_flag("auto_migrate", auto_migrate)
+        self._keep_results = keep_results
+        self._keep_seconds = None if keep_records is None else finite_seconds("keep_records", keep_records)
+        self._keep_count = (
+            None if records_per_task is None else whole_number("records_per_task", records_per_task)
+        )
+        self._database = Database(url, allow_shared_file)
+        self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate
+        # Guards the fields below: the store thread has it while it writes. Reentrant for a finalizer in its midst.
+        self._lock = threading.RLock()
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._statements: Statements | None = None
+        self._now: Callable[[], float] = time.time
+        self._epoch = 0  # of our ownership; 0 while the store is not open
+        self._next_seq = 0
+        self._ids: dict[str, int] = {}  # the highest number of each prefix of ids
+        self._payloads: set[str] = set()  # known to be written
+        self._new_records: dict[str, int] = {}  # since the task's records were counted
+        self._to_prune: list[str] = []  # tasks that may have too many records
+        self._looked_at_age = 0.0
+        self._orphans = False  # a task was deleted: its payload may be nobody's
+
+    def __repr__(self) -> str:
+        return f"<SqlTaskStore {self._database.url}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a store belongs to one process: make another one there, of the same URL")
+
+    # --- the connection that writes --------------------------------------------------------------------
+
+    def _connected(self) -> Connection:
+        """Return the connection, after a failure a new one. The schema is brought up to date, or refused, first."""
+        connection = self._connection
+        if connection is not None and not connection.closed and not connection.invalidated:
+            return connection
+        if connection is not None:
+            connection.close()
+        if self._engine is None:
+            self._engine = self._database.engine()
+        self._connection = connection = self._engine.connect()
+        try:
+            self._check_schema(connection)
+        except BaseException:
+            self._connection = None
+            connection.close()
+            raise
+        return connection
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.invalidate()
+                connection.close()
+            except Exception:  # it is broken, which is why it is dropped
+                return
+
+    def _check_schema(self, connection: Connection) -> None:
+        from procsched.stores import migrating
+        from procsched.stores.statements import Statements
+
+        with connection.begin():
+            revision = migrating.revision_of(connection)
+        if revision is not None and migrating.is_newer(revision):
+            raise StoreError(
+                f"{self._database.url} was written by a later version of procsched (schema {revision}, this version "
+                f"knows {migrating.newest()}): upgrade procsched; nothing was changed"
+            )
+        if revision != migrating.newest():
+            self._migrate(connection, revision)
+        if self._statements is None:
+            self._statements = Statements(connection.dialect.name)
+        with connection.begin():
+            self._next_seq = 1 + (connection.execute(self._statements.last_seq).scalar() or 0)
+
+    def _migrate(self, connection: Connection, revision: str | None, asked: bool = False) -> None:
+        from procsched.stores import migrating
+
+        if revision is not None:
+            if not (self._auto_migrate or asked):
+                raise StoreError(
+                    f"{self._database.url} has the tables of an earlier version of procsched (schema {revision}): "
+                    f"run `procsched db upgrade --store URL` once, or give auto_migrate=True"
+                )
+            if self._database.path is not None:
+                migrating.copy_file(connection, self._database.path, revision)
+        with connection.begin():
+            migrating.upgrade(connection)
+
+    def upgrade(self) -> tuple[str | None, str]:
+        """Bring the tables up to date, whatever `auto_migrate` says. Return the revisions before and after."""
+        from procsched.stores import migrating
+
+        with self._lock, self._database.speaking():
+            engine = self._database.engine()
+            try:
+                with engine.connect() as connection:
+                    with connection.begin():
+                        revision = migrating.revision_of(connection)
+                    if revision is not None and migrating.is_newer(revision):
+                        raise StoreError(
+                            f"{self._database.url} has schema {revision}, and this version of procsched knows "
+                            f"{migrating.newest()}: upgrade procsched"
+                        )
+                    if revision != migrating.newest():
+                        self._migrate(connection, revision, asked=True)
+            finally:
+                engine.dispose()
+        return revision, migrating.newest()
+
+    # --- opening and closing ---------------------------------------------------------------------------
+
+    def open(self, now: Callable[[], float] = time.time) -> Loaded:
+        """Take the store to schedule from it, and return what it holds.
+
+        Args:
+            now: gives UNIX seconds by the scheduler's clock.
+        Raises:
+            StoreError: it cannot be used; saying why.
+        """
+        with self._lock, self._database.speaking():
+            self._now = now
+            try:
+                connection = self._connected()
+                with connection.begin():
+                    former = self._take(connection)
+                    return self._load(connection, former)
+            except BaseException:
+                self._drop_connection()
+                raise
+
+    def _take(self, connection: Connection) -> dict[str, Any] | None:
+        """Become the owner. Return the row of the one before."""
+        from procsched import __version__
+
+        assert self._statements is not None
+        found = connection.execute(self._statements.owner).mappings().first()
+        former = None if found is None else dict(found)
+        epoch = 1 if former is None else former["epoch"] + 1
+        now = self._now()
+        pid = os.getpid()
+        row = {
+            "id": 1,
+            "epoch": epoch,
+            "host": _identity.host_name(),
+            "pid": pid,
+            "boot_id": _identity.boot_id(),
+            "process_started": _identity.started_at(pid),
+            "version": __version__,
+            "opened_at": now,
+            "seen_at": now,
+            "closed_at": None,
+        }
+        connection.execute(self._statements.become_owner, row)
+        self._epoch = epoch
+        return former
+
+    def _load(self, connection: Connection, former: dict[str, Any] | None) -> Loaded:
+        from procsched.stores.reading import load_tasks
+
+        assert self._statements is not None
+        tasks, finished = load_tasks(connection, self._statements)
+        known: list[str] = []
+        for key, value in connection.execute(self._statements.highest_ids):
+            prefix = key.partition(":")[2]
+            self._ids[prefix] = int(value)
+            known.append(f"{prefix}-{value}")
+        if former is None:
+            return Loaded(tasks, finished, known_ids=known)
+        closed = former["closed_at"]
+        same_boot = former["boot_id"] == _identity.boot_id() != ""
+        return Loaded(
+            tasks,
+            finished,
+            closed if closed is not None else former["seen_at"],
+            f"the scheduler (pid {former['pid']} on {former['host']}) ended while this ran",
+            same_boot,
+            known,
+        )
+
+    def close(self) -> None:
+        """Let go of the store; say that this was in order. `history` may still be asked, and it may be opened again."""
+        with self._lock:
+            try:
+                if self._epoch and self._connection is not None and self._statements is not None:
+                    now = self._now()
+                    with self._database.speaking(), self._connection.begin():
+                        self._connection.execute(self._statements.leave, {"mine": self._epoch, "now": now})
+            finally:
+                self._epoch = 0
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write all changes, or none. Repeating it does no harm.
+
+        Raises:
+            StoreError: it was not written, or nobody knows whether it was.
+        """
+        with self._lock, self._database.speaking():
+            try:
+                connection = self._connected()
+                with connection.begin():
+                    self._write(connection, changes)
+            except BaseException:
+                # Whatever state the transaction is in, a new connection has none of it.
+                self._drop_connection()
+                raise
+
+    def _write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        statements = self._statements
+        assert statements is not None
+        now = self._now()
+        if self._epoch:
+            mine = {"mine": self._epoch, "now": now}
+            if connection.execute(statements.still_owner, mine).rowcount != 1:
+                raise StoreError(
+                    f"{self._database.url} was taken over by another scheduler: this one may write nothing more"
+                )
+        newest: dict[str, Change] = {}
+        new: dict[str, StoredCall] = {}
+        deleted: list[str] = []
+        records = []
+        for change in changes:
+            task_id = change.task_id
+            if change.snapshot is None:
+                deleted.append(task_id)
+                new.pop(task_id, None)
+            elif change.call is not None:
+                new[task_id] = change.call
+            newest[task_id] = change
+            if change.record is not None:
+                records.append(self._record_row(change.record))
+        if deleted:
+            connection.execute(statements.delete_task, [{"the_id": task_id} for task_id in deleted])
+            self._orphans = True
+        updates = []
+        for task_id, change in newest.items():
+            if change.snapshot is None:
+                continue
+            call = new.get(task_id)
+            if call is not None:
+                self._insert(connection, change, call, now)
+            else:
+                updates.append(self._task_row(change, now))
+        if updates:
+            connection.execute(statements.update_task, updates)
+        if records:
+            connection.execute(statements.insert_run, records)
+            self._count(records)
+
+    def _task_row(self, change: Change, now: float) -> dict[str, Any]:
+        task, position = change.snapshot, change.position
+        assert task is not None
+        if position is None:
+            position = codec.default_position(task)
+        row = codec.task_row(task, position)
+        pid = _pid_of(position.call) if position.live and position.started_at is not None else None
+        row["pid"] = pid
+        row["process_started"] = None if pid is None else _identity.started_at(pid)
+        row["updated_at"] = now
+        row["epoch"] = self._epoch
+        row["the_id"] = change.task_id
+        return row
+
+    def _insert(self, connection: Connection, change: Change, call: StoredCall, now: float) -> None:
+        from procsched import __version__
+
+        statements = self._statements
+        assert statements is not None
+        digest = call.digest
+        if digest not in self._payloads:
+            payload = {
+                "id": digest,
+                "kind": call.kind,
+                "name": call.name,
+                "form": call.form,
+                "python": call.python,
+                "pickler": call.pickler,
+                "procsched": __version__,
+                "data": call.data,
+                "created_at": now,
+            }
+            connection.execute(statements.insert_payload, payload)
+            if len(self._payloads) >= KNOWN_PAYLOADS:
+                self._payloads.clear()
+            self._payloads.add(digest)
+        row = self._task_row(change, now)
+        row["id"] = row.pop("the_id")
+        snapshot = change.snapshot
+        assert snapshot is not None
+        task = snapshot.task
+        row |= {
+            "seq": self._next_seq,
+            "name": task.name,
+            "key": task.key,
+            "action": call.describe(),
+            "payload_id": digest,
+            "schedule": codec.schedule_text(snapshot.schedule),
+            "settings": codec.settings_text(task),
+            "created_at": now,
+        }
+        connection.execute(statements.insert_task, row)
+        self._next_seq += 1
+        self._note_id(connection, task.id)
+
+    def _note_id(self, connection: Connection, task_id: str) -> None:
+        """Keep the highest number of each prefix: it is not given again when its task and its records are gone."""
+        prefix, _hyphen, digits = task_id.rpartition("-")
+        if not prefix or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            return
+        number = int(digits)
+        if number > self._ids.get(prefix, 0):
+            assert self._statements is not None
+            self._ids[prefix] = number
+            connection.execute(
+                self._statements.note_meta, {"key": f"highest id:{prefix}", "value": str(number)}
+            )
+
+    def _record_row(self, record: ExecutionRecord) -> dict[str, Any]:
+        result = None
+        if self._keep_results:
+            sealed = type(record).result.slot.__get__(record)
+            if type(sealed) is Sealed and isinstance(sealed.data, (bytes, bytearray, memoryview)):
+                result = bytes(sealed.data)
+        row = codec.record_row(record, result)
+        row["epoch"] = self._epoch
+        return row
+
+    # --- retention -------------------------------------------------------------------------------------
+
+    def _count(self, records: list[dict[str, Any]]) -> None:
+        if self._keep_count is None:
+            return
+        counts = self._new_records
+        for row in records:
+            task_id = row["task_id"]
+            count = counts[task_id] = counts.get(task_id, 0) + 1
+            if count >= min(CHECK_EVERY, self._keep_count):
+                counts[task_id] = 0
+                self._to_prune.append(task_id)
+
+    def prune(self) -> bool:
+        """Delete a few records that are too old or too many, or payloads of nobody. Return whether there may be more.
+
+        The last record of a task stays as long as the task does.
+        """
+        with self._lock, self._database.speaking():
+            if self._connection is None or self._statements is None:
+                return False
+            statements, now = self._statements, self._now()
+            if self._to_prune:
+                task_id = self._to_prune[-1]
+                deleted = self._bite(
+                    statements.prune_count, {"task_id": task_id, "keep": self._keep_count, "bite": BITE}
+                )
+                if deleted < BITE:
+                    self._to_prune.pop()
+                return True
+            if self._keep_seconds is not None and now - self._looked_at_age > AGE_CHECK_SECONDS:
+                deleted = self._bite(statements.prune_age, {"before": now - self._keep_seconds, "bite": BITE})
+                if deleted == BITE:
+                    return True
+                self._looked_at_age = now
+            if self._orphans:
+                self._payloads.clear()
+                deleted = self._bite(statements.prune_payloads, {"bite": BITE})
+                self._orphans = deleted == BITE
+                return self._orphans
+            return False
+
+    def _bite(self, statement: Any, values: dict[str, Any]) -> int:
+        assert self._connection is not None
+        try:
+            with self._connection.begin():
+                return int(self._connection.execute(statement, values).rowcount)
+        except BaseException:
+            self._drop_connection()
+            raise
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def history(
+        self,
+        task_id: str | None = None,
+        outcome: Outcome | None = None,
+        since: float | None = None,
+        limit: int = 100,
+    ) -> list[ExecutionRecord]:
+        """Return records, the newest first. Needs no ownership: any process may ask at any time.
+
+        Args:
+            task_id: of this task only.
+            outcome: with this outcome only.
+            since: UNIX seconds; ended then or later.
+            limit: at most so many.
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        from procsched.stores.reading import select_history
+
+        statement = select_history(task_id, outcome, since, limit)
+        with self._database.speaking(), self._database.reader() as connection, connection.begin():
+            return [
+                codec.read_record(dict(row), None if row["result"] is None else Sealed(row["result"]))
+                for row in connection.execute(statement).mappings()
+            ]
+
+    # --- as a plain TaskStore --------------------------------------------------------------------------
+
+    def save(self, task: ScheduledTask) -> None:
+        """Write the task; a record that is new in its history as well."""
+        self.commit([(task, task.last_run())])
+
+    def commit(self, changes: Sequence[tuple[ScheduledTask, ExecutionRecord | None]]) -> None:
+        """Write the changes, in their order, all or none."""
+        self.write(
+            [Change(task.task.id, task, record, None, _call_of(task.task), True) for task, record in changes]
+        )
+
+    def delete(self, task_id: str) -> None:
+        """Forget the task; one that is not there is no error. Its records stay."""
+        self.write([Change(task_id, None)])
+
+    def load_all(self) -> list[ScheduledTask]:
+        """Return every task that is kept, in order of registration, each with its newest record."""
+        from procsched.stores.reading import load_tasks
+        from procsched.stores.statements import Statements
+
+        with self._database.speaking(), self._database.reader() as connection, connection.begin():
+            tasks, _finished = load_tasks(connection, Statements(connection.dialect.name), with_records=True)
+            return [each.handle for each in tasks]
+
+
+def _call_of(task: Task) -> StoredCall:
+    action: Any = task.action
+    if callable(action):
+        return store_call(action, task.args, dict(task.kwargs or {}))
+    return StoredCall("reference", str(action), "json", b"[[],{}]")
+
+
+def _pid_of(call: Any) -> int | None:
+    """Return the process in which an attempt runs; None where there is none (yet), or not any more."""
+    worker = getattr(call, "worker", None)
+    pid = getattr(worker, "pid", None)
+    return pid if type(pid) is int else None

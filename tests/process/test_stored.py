@@ -1,0 +1,163 @@
+"""A durable store with real workers: what is on the disk when a worker begins, and what a kill of the parent leaves."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from procsched import (
+    NO_RETRY,
+    EventLog,
+    FixedRate,
+    OneTime,
+    Outcome,
+    Priority,
+    Scheduler,
+    SqlTaskStore,
+    TaskStatus,
+)
+from tests import faults, pools, stored, support
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "jobs.db")
+
+
+def open_scheduler(path: str, **options: Any) -> tuple[Scheduler, EventLog]:
+    log = EventLog()
+    options.setdefault("workers", 1)
+    options.setdefault("preload", ("tests.stored",))
+    return Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), listeners=[log], **options), log
+
+
+# --- actions ------------------------------------------------------------------------------------------------
+
+
+def look(path: str, notes: str) -> None:
+    """Note what the store knows of the task that this runs for."""
+    from procsched import current_run
+
+    run = current_run()
+    assert run is not None
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        (row,) = connection.execute(
+            "SELECT status, run, attempt, live FROM tasks WHERE id = ?", (run.id,)
+        ).fetchall()
+    finally:
+        connection.close()
+    support.tell(notes, *row, run.run, run.attempt)
+
+
+def begin_and_hang(notes: str) -> None:
+    support.tell(notes, os.getpid())
+    time.sleep(faults.FOREVER)
+
+
+# --- tests --------------------------------------------------------------------------------------------------
+
+
+def test_running_is_stored_before_the_worker_has_it(path: str, tmp_path: Path) -> None:
+    """Another process, the worker itself, sees the attempt in the file when it begins, with its numbers."""
+    notes = str(tmp_path / "notes")
+    scheduler, _log = open_scheduler(path)
+    with scheduler:
+        tasks = [
+            scheduler.schedule(f"t{number}", look, OneTime(0), args=(path, notes), retry=NO_RETRY)
+            for number in range(20)
+        ]
+        for task in tasks:
+            assert scheduler.wait(task, support.TIMEOUT).ok
+    assert set(Path(notes).read_text().splitlines()) == {"running 1 1 1 1 1"}
+
+
+def test_each_end_is_stored_with_what_follows(path: str) -> None:
+    """At any moment a copy of the file has as many records as runs that are over."""
+    scheduler, log = open_scheduler(path)
+    with scheduler:
+        task = scheduler.schedule("t", stored.nothing, FixedRate(0.01))
+        assert log.wait_for(lambda events: len(log.runs("t")) >= 20, support.TIMEOUT)
+        for _ in range(10):
+            ((run, live, count),) = stored.rows(
+                path, "SELECT run, live, (SELECT count(*) FROM runs) FROM tasks"
+            )
+            assert count == run - live
+        scheduler.cancel(task)
+
+
+CRASHING = """
+import sys, signal, os
+from procsched import *
+from tests.process.test_stored import begin_and_hang
+path, notes = sys.argv[1:]
+scheduler = Scheduler(1, store=SqlTaskStore(f"sqlite:///{path}"))
+scheduler.schedule("t", begin_and_hang, OneTime(0), args=(notes,), retry=RetryPolicy(2, 0.0), key="k")
+scheduler.start()
+print("started", flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_parent_leaves_a_lost_run_with_its_process(path: str, tmp_path: Path) -> None:
+    """The record names the process; the next attempt follows the policy for retries."""
+    notes = str(tmp_path / "notes")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CRASHING, path, notes],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pid = int(support.wait_for_file(notes).split()[0])
+        support.eventually(
+            lambda: stored.rows(path, "SELECT pid FROM tasks") == [(pid,)], what="the pid is stored"
+        )
+    finally:
+        process.kill()
+        process.communicate()
+    support.assert_gone(pid)
+    scheduler, _log = open_scheduler(path)
+    with scheduler:
+        support.wait_for_file(notes, lines=2)
+        (task,) = scheduler.tasks()
+        assert (task.status, task.attempt) == (TaskStatus.RUNNING, 2)
+        (record,) = scheduler.history()
+        assert (record.outcome, record.attempt, record.pid) == (Outcome.LOST, 1, pid)
+        assert f"pid {process.pid}" in (record.error or "")
+        scheduler.cancel(task, kill=True)
+
+
+def test_priority_holds_for_what_is_staged(path: str, tmp_path: Path) -> None:
+    """Of two that wait, one of them stored as about to run, the urgent one that came last runs first."""
+    notes = str(tmp_path / "notes")
+    scheduler, _log = open_scheduler(path)
+    with scheduler:
+        brief = [scheduler.schedule("brief", stored.through, OneTime(0), args=("", "")) for _ in range(5)]
+        for task in brief:
+            scheduler.wait(task, support.TIMEOUT)  # now it is known to be
+        gate, waits = str(tmp_path / "gate"), str(tmp_path / "waits")
+        os.mkfifo(gate)
+        blocker = scheduler.schedule("blocker", stored.through, OneTime(0), args=(gate, waits))
+        support.wait_for_file(waits)
+        low = scheduler.schedule("low", stored.note, OneTime(0), Priority.LOW, args=(notes, "low"))
+        assert low.status is TaskStatus.SCHEDULED
+        support.eventually(
+            lambda: stored.rows(path, "SELECT live FROM tasks WHERE name = 'low'") == [(1,)],
+            what="it is stored as about to run",
+        )
+        cancelled = scheduler.schedule("gone", stored.note, OneTime(0), Priority.HIGH, args=(notes, "gone"))
+        high = scheduler.schedule("high", stored.note, OneTime(0), Priority.HIGH, args=(notes, "high"))
+        assert scheduler.cancel(cancelled)
+        pools.open_gate(gate)
+        for task in (blocker, low, high):
+            assert scheduler.wait(task, support.TIMEOUT).ok
+        assert stored.rows(path, "SELECT count(*) FROM runs WHERE name = 'gone'") == [(0,)]
+    assert Path(notes).read_text() == "high\nlow\n"

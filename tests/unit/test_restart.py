@@ -1,0 +1,392 @@
+"""A restart from a store: what was scheduled goes on, what ran is lost and said so, nothing runs twice in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from procsched import (
+    NO_RETRY,
+    After,
+    CronSchedule,
+    FakeClock,
+    FixedDelay,
+    FixedRate,
+    MisfirePolicy,
+    OneTime,
+    Outcome,
+    OverrunPolicy,
+    RetryPolicy,
+    ScheduledTask,
+    Scheduler,
+    SqlTaskStore,
+    TaskStatus,
+)
+from tests import stored, support
+from tests.stored import simulated
+from tests.unit.scheduling import START, offsets
+
+S = TaskStatus
+DAY = 86_400.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "jobs.db")
+
+
+@pytest.fixture
+def after(tmp_path: Path) -> str:
+    """The file as a crash leaves it."""
+    return str(tmp_path / "after.db")
+
+
+def slots(scheduler: Scheduler, task: ScheduledTask) -> list[float]:
+    """Return the slots of a task's records in the store, oldest first, in seconds since the start."""
+    return offsets(scheduler.history(task)[::-1])
+
+
+# --- tasks and their schedules -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        OneTime(START + 100),
+        After(100),
+        FixedDelay(50, 100),
+        FixedRate(7.25, OverrunPolicy.CATCH_UP, 100),
+        CronSchedule("30 3 * * MON-FRI", tz="Europe/Berlin"),
+    ],
+)
+def test_a_task_comes_back_as_it_was(path: str, schedule: object) -> None:
+    """Name, schedule, settings, slot and order; what it runs is described by a text."""
+    with simulated(path) as (scheduler, _clock, _log):
+        task = scheduler.schedule(
+            "nightly",
+            stored.note,
+            schedule,  # type: ignore[arg-type]
+            2,
+            RetryPolicy(5, 0.5, 3.0, 7.0, jitter=0.25),
+            60.0,
+            args=("file", 1, None, [1.5, {"a": True}]),
+            soft_timeout=50,
+            grace=2,
+            misfire=MisfirePolicy.CATCH_UP,
+            max_catch_up=7,
+            on_exhausted="continue",
+            capture_output=True,
+            key="k",
+        )
+        scheduler.schedule("second", stored.nothing, OneTime(START + 1e6))
+        first = task.snapshot()
+    with simulated(path, FakeClock(START + 10)) as (scheduler, _clock, _log):
+        again, second = scheduler.tasks()
+        assert second.name == "second"
+        assert again.schedule == schedule
+        assert again.task.action == "tests.stored:note"
+        for name in (*(set(type(first.task).__slots__) - {"action", "kwargs"}),):
+            assert getattr(again.task, name) == getattr(first.task, name), name
+        assert (again.status, again.next_run_at, again.attempt) == (S.SCHEDULED, first.next_run_at, 0)
+
+
+def test_it_runs_after_the_restart(path: str, tmp_path: Path) -> None:
+    """With the arguments that were stored, and the next slot is kept in turn."""
+    notes = str(tmp_path / "notes")
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.note, FixedRate(60, start_delay=60), args=(notes, "ran"), kwargs={})
+    with simulated(path, clock) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        clock.advance(60)
+        assert [record.outcome for record in task.history] == [Outcome.SUCCEEDED]
+    with simulated(path, clock) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert task.next_run_at == START + 120
+        assert slots(scheduler, task) == [60.0]
+    assert Path(notes).read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected", "missed"),
+    [
+        (MisfirePolicy.RUN_ONCE, [240.0, 300.0], [3, 0]),
+        (MisfirePolicy.SKIP, [300.0], [0]),
+        (MisfirePolicy.CATCH_UP, [60.0, 120.0, 180.0, 240.0, 300.0], [0, 0, 0, 0, 0]),
+    ],
+)
+def test_slots_while_down_follow_the_misfire_policy(
+    path: str, policy: MisfirePolicy, expected: list[float], missed: list[int]
+) -> None:
+    """And those after them lie on the same grid."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(60, start_delay=60), misfire=policy)
+    clock.advance(250)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        clock.advance(50)
+        (task,) = scheduler.tasks()
+        assert offsets(task.history) == expected
+        assert [record.missed for record in task.history] == missed
+
+
+def test_a_bounded_catch_up_keeps_the_newest(path: str) -> None:
+    """The rest is counted."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule(
+            "t",
+            stored.nothing,
+            FixedRate(60, start_delay=60),
+            misfire=MisfirePolicy.CATCH_UP,
+            max_catch_up=2,
+        )
+    clock.advance(605)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.wait_idle(support.TIMEOUT)
+        (task,) = scheduler.tasks()
+        assert offsets(task.history) == [540.0, 600.0]
+        assert scheduler.stats().counters["missed"] == 8
+
+
+def test_a_fraction_of_a_grid_never_drifts(path: str) -> None:
+    """The anchor is kept to the last bit: after restarts the slots are those of one life."""
+    period = 0.1
+    clock = FakeClock(START)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(period))
+    found: list[float] = []
+    for _ in range(5):
+        with simulated(path, clock) as (scheduler, clock, _log):
+            (task,) = scheduler.tasks()
+            clock.advance(1.05)
+            found += [record.due_at or 0.0 for record in task.history]
+    one = FixedRate(period)
+    assert found
+    assert all(due == one.aligned(START, due) for due in found)
+
+
+def test_cancelled_and_finished_tasks_stay_so(path: str) -> None:
+    """Terminal tasks are kept, in the dead letter where they failed, and revive with their code."""
+    with simulated(path) as (scheduler, clock, _log):
+        done = scheduler.schedule("done", stored.nothing, OneTime(START))
+        cancelled = scheduler.schedule("cancelled", stored.nothing, OneTime(START + 1e6), key="c")
+        failed = scheduler.schedule("failed", stored.fail, OneTime(START), retry=NO_RETRY)
+        paused = scheduler.schedule("paused", stored.nothing, OneTime(START + 5))
+        assert scheduler.wait_idle(support.TIMEOUT)
+        scheduler.cancel(cancelled)
+        scheduler.pause(paused)
+        ids = [task.id for task in (done, cancelled, failed, paused)]
+    with simulated(path, clock) as (scheduler, clock, _log):
+        tasks = scheduler.tasks()
+        assert [task.id for task in tasks] == ids
+        assert [task.status for task in tasks] == [S.SUCCEEDED, S.CANCELLED, S.FAILED, S.PAUSED]
+        assert scheduler.dead_letter() == [ids[2]]
+        assert scheduler.wait(ids[0], 1).ok
+        clock.advance(10)
+        assert tasks[3].history == []
+        assert scheduler.resume(ids[3])
+        assert scheduler.wait(ids[3], 1).due_at == START + 5
+        assert scheduler.revive(ids[2])
+        assert scheduler.wait(ids[2], 1).error == "ValueError: bad row"
+        assert scheduler.schedule("another", stored.nothing, OneTime(START + 1e6), key="c").id not in ids
+
+
+# --- what was going on ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_going_on_is_lost(path: str, after: str) -> None:
+    """It has one record, LOST; the policy for retries decides, and the number of the attempt goes on."""
+    with simulated(path) as (scheduler, clock, _log):
+        retry = RetryPolicy(2, 5.0)
+        scheduler.schedule("t", stored.copy, OneTime(START + 1), args=(path, after), retry=retry)
+        clock.advance(1)
+    clock = FakeClock(START + 2)
+    with simulated(after, clock) as (scheduler, clock, log):
+        (task,) = scheduler.tasks()
+        (record,) = scheduler.history()
+        assert (record.outcome, record.run, record.attempt, record.due_at) == (Outcome.LOST, 1, 1, START + 1)
+        assert "ended while this ran" in (record.error or "")
+        assert task.status is S.RETRYING
+        assert task.next_run_at == START + 6
+        clock.advance(10)
+        assert [record.attempt for record in task.history] == [1, 2]
+        assert task.status is S.SUCCEEDED
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert len(log.runs("t")) == 2
+    with simulated(after, clock) as (scheduler, clock, _log):
+        assert [record.outcome for record in scheduler.history()] == [Outcome.SUCCEEDED, Outcome.LOST]
+
+
+def test_a_lost_run_without_retries_is_in_the_dead_letter(path: str, after: str) -> None:
+    """A OneTime that may have run is not run again."""
+    with simulated(path) as (scheduler, _clock, _log):
+        scheduler.schedule("t", stored.copy, OneTime(START), args=(path, after), retry=NO_RETRY)
+        assert scheduler.wait_idle(support.TIMEOUT)
+    with simulated(after) as (scheduler, _, _log):
+        (task,) = scheduler.tasks()
+        assert task.status is S.FAILED
+        assert scheduler.dead_letter() == [task.id]
+        assert [record.outcome for record in task.history] == [Outcome.LOST]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (MisfirePolicy.RUN_ONCE, [60.0, 240.0, 300.0]),
+        (MisfirePolicy.SKIP, [60.0, 300.0]),
+        (MisfirePolicy.CATCH_UP, [60.0, 120.0, 180.0, 240.0, 300.0]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rate", "cron"])
+def test_slots_behind_a_lost_run_are_misfires(
+    path: str, after: str, policy: MisfirePolicy, expected: list[float], kind: str
+) -> None:
+    """They passed while nothing could run them, and not during the run."""
+    schedule = FixedRate(60, start_delay=60) if kind == "rate" else CronSchedule("* * * * *")
+    shift = 0.0 if kind == "rate" else START // 60 * 60 - START
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule(
+            "t",
+            stored.copy,
+            schedule,
+            args=(path, after),
+            retry=NO_RETRY,
+            misfire=policy,
+            on_exhausted="continue",
+        )
+        clock.advance(60)
+    # What the copy does now, into yet another file, is of no interest.
+    with simulated(after, FakeClock(START + 250)) as (scheduler, clock, _log):
+        clock.advance(50)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        (task,) = scheduler.tasks()
+        found = slots(scheduler, task)
+        assert found == [each + shift for each in expected]
+        assert scheduler.history(task)[-1].outcome is Outcome.LOST
+
+
+def test_a_paused_task_with_a_lost_run_stays_paused(path: str, after: str, tmp_path: Path) -> None:
+    """What follows is decided at the resume; a cancelled one has its record and is over."""
+    with simulated(path) as (scheduler, clock, _log):
+        paused = scheduler.schedule("paused", _pause_and_copy, OneTime(START + 1), args=(path, after, True))
+        _schedulers.append(scheduler)
+        clock.advance(1)
+        _schedulers.clear()
+        assert paused.status is S.PAUSED
+    with simulated(after) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert task.status is S.PAUSED
+        assert [record.outcome for record in task.history] == [Outcome.LOST]
+        assert scheduler.resume(task)
+        assert task.status is S.RETRYING
+    with simulated(after, clock) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert task.status is S.RETRYING
+        assert task.next_run_at == START + 2
+
+
+def test_a_cancelled_task_with_a_lost_run_is_over(path: str, after: str) -> None:
+    """Its run has a record, and nothing follows."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", _pause_and_copy, OneTime(START + 1), args=(path, after, False))
+        _schedulers.append(scheduler)
+        clock.advance(1)
+        _schedulers.clear()
+    with simulated(after) as (scheduler, _clock, _log):
+        (task,) = scheduler.tasks()
+        assert task.status is S.CANCELLED
+        assert [record.outcome for record in scheduler.history()] == [Outcome.LOST]
+        assert scheduler.stats().running == 0
+
+
+_schedulers: list[Scheduler] = []
+
+
+def _pause_and_copy(source: str, target: str, pause: bool) -> None:
+    (scheduler,) = _schedulers
+    (task,) = scheduler.tasks()
+    assert scheduler.pause(task) if pause else scheduler.cancel(task)
+    stored.copy(source, target)
+
+
+def test_a_backoff_goes_on(path: str) -> None:
+    """The next attempt comes when it would have come, with its number."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.fail, OneTime(START), retry=RetryPolicy(3, 50.0, max_backoff=1000.0))
+        assert scheduler.wait_idle(support.TIMEOUT)
+        clock.advance(30)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert (task.status, task.next_run_at, task.attempt) == (S.RETRYING, START + 50, 1)
+        clock.advance(19)
+        assert len(scheduler.history()) == 1
+        clock.advance(1)
+        assert [record.attempt for record in scheduler.history()] == [2, 1]
+        assert task.next_run_at == START + 150
+
+
+def test_a_backoff_that_is_over_is_due_at_once(path: str) -> None:
+    """It is no misfire: the attempt is owed."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule(
+            "t", stored.fail, OneTime(START), retry=RetryPolicy(2, 100.0), misfire=MisfirePolicy.SKIP
+        )
+        assert scheduler.wait_idle(support.TIMEOUT)
+    clock.advance(1000)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert [record.attempt for record in scheduler.history()] == [2, 1]
+
+
+# --- before and at the start ---------------------------------------------------------------------------
+
+
+def test_a_key_does_not_double_a_task(path: str) -> None:
+    """Neither before the start nor after it; `replace` takes the place of the stored one."""
+    with simulated(path) as (scheduler, clock, _log):
+        first = scheduler.schedule("t", stored.nothing, FixedRate(60), key="k").id
+    store = SqlTaskStore(f"sqlite:///{path}")
+    scheduler = Scheduler(store=store, clock=clock, workers=1)
+    task = scheduler.schedule("t", stored.nothing, FixedRate(60), key="k")
+    assert task.id == first
+    other = scheduler.schedule("t", stored.nothing, FixedRate(30), key="k", replace=True)
+    assert other.id != first
+    assert task.status is S.CANCELLED
+    scheduler.shutdown()
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert [each.status for each in scheduler.tasks()] == [S.CANCELLED, S.SCHEDULED]
+        assert scheduler.schedule("t", stored.nothing, FixedRate(30), key="k").id == other.id
+
+
+def test_ids_go_on(path: str) -> None:
+    """Also behind one whose task is forgotten, and one of a generator that knows nothing of stores."""
+
+    class Again:
+        def __init__(self) -> None:
+            self.number = 0
+
+        def next_id(self) -> str:
+            self.number += 1
+            return f"job-{self.number}"
+
+    with simulated(path, keep_finished=0) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, OneTime(START))
+        scheduler.schedule("t", stored.nothing, OneTime(START))
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert scheduler.tasks() == []
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.schedule("t", stored.nothing, OneTime(START)).id == "task-3"
+    for expected in ("job-1", "job-2"):
+        with simulated(path, clock, ids=Again(), keep_finished=0) as (scheduler, clock, _log):
+            assert scheduler.schedule("t", stored.nothing, OneTime(START)).id == expected
+
+
+def test_what_a_shutdown_gave_back_is_found(path: str) -> None:
+    """It was due, and has not begun: it runs at the next start whatever its misfire policy."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), clock=clock, workers=1)
+    task = scheduler.schedule("t", stored.nothing, OneTime(START), misfire=MisfirePolicy.SKIP)
+    assert scheduler.shutdown(drain=False).returned == (task.id,)
+    clock.advance(100)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert scheduler.task(task.id).status is S.SUCCEEDED
