@@ -20,6 +20,7 @@ from typing import Any
 
 from procsched import ExecutionRecord, Outcome, ProcessExecutor, _system
 from procsched.future import ProcessFuture
+from procsched.workers.loop import Loop
 from tests import faults, support
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,18 +91,8 @@ class Bench(support.Scratch):
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
         """Keep the pool's I/O thread from hearing anything."""
-        inside, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            inside.set()
-            go_on.wait(support.TIMEOUT)
-
-        self.core.pool.loop.call_soon(hold)
-        assert inside.wait(support.TIMEOUT)
-        try:
+        with deaf(self.core.pool.loop):
             yield
-        finally:
-            go_on.set()
 
     @contextlib.contextmanager
     def hung_callback(self) -> Iterator[None]:
@@ -144,6 +135,23 @@ class Bench(support.Scratch):
         assert [future.result(support.TIMEOUT) for future in futures] == gates
 
 
+@contextlib.contextmanager
+def deaf(loop: Loop) -> Iterator[None]:
+    """Keep the I/O thread of a pool from hearing anything."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        go_on.wait(support.TIMEOUT)
+
+    loop.call_soon(hold)
+    assert inside.wait(support.TIMEOUT)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
 def open_gate(gate: str) -> None:
     """Let one who waits at the FIFO through; fail if nobody comes."""
     for _ in support.looks(support.TIMEOUT):
@@ -160,22 +168,33 @@ def _live_children(pid: int) -> list[int]:
     return [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
 
 
-def guard_pid() -> int:
-    """Return the pid of the guard: this process's only live child that has one itself."""
+def guard_pid(parent: int = 0) -> int:
+    """Return the pid of the guard: the only live child of `parent`, or of this process, that has one itself."""
     return support.eventually(
-        lambda: next((child for child in _live_children(os.getpid()) if _live_children(child)), 0),
+        lambda: next((child for child in _live_children(parent or os.getpid()) if _live_children(child)), 0),
         what="there is a guard with its helper",
     )
 
 
-def helper_pid() -> int:
+def helper_pid(parent: int = 0) -> int:
     """Return the pid of the helper, the guard's only child. Looked for anew when the guard is just going."""
 
     def helper() -> int:
-        found = [child for guard in _live_children(os.getpid()) for child in _live_children(guard)]
+        guards = _live_children(parent or os.getpid())
+        found = [child for guard in guards for child in _live_children(guard)]
         return found[0] if found else 0
 
     return support.eventually(helper, what="there is a helper")
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until it is."""
+    os.kill(pid, signal.SIGSTOP)
+    support.eventually(lambda: is_stopped(pid), what=f"process {pid} is stopped")
 
 
 def only_record(future: ProcessFuture, outcome: Outcome) -> ExecutionRecord:

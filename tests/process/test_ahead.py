@@ -35,7 +35,7 @@ from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.dispatch import AHEAD_ROOM
 from procsched.workers.process import Worker
 from tests import faults, support
-from tests.pools import Bench, helper_pid, only_record, open_gate
+from tests.pools import Bench, helper_pid, is_stopped, only_record, open_gate, stop
 
 RACES = int(os.environ.get("PROCSCHED_TEST_RACES", "300"))
 SOAK_SECONDS = float(os.environ.get("PROCSCHED_TEST_SOAK", "3"))
@@ -84,10 +84,6 @@ def warm(bench: Bench, function: Callable[..., object] = faults.maybe, *args: ob
     raise AssertionError(f"it took {pace_of(function).seconds} s")
 
 
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 Line = tuple[Worker, list[ProcessFuture]]
 
 
@@ -100,8 +96,7 @@ def stop_one(bench: Bench) -> Worker:
     assert isinstance(worker, Worker)
     pid = worker.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    support.eventually(lambda: is_stopped(pid), what="the worker is stopped")
+    stop(pid)
     return worker
 
 
@@ -165,8 +160,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
     monkeypatch.setattr(dispatch, "AHEAD_SECONDS", 3600.0)
     (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
     with bench.deaf():
-        os.kill(pid, signal.SIGSTOP)
-        support.eventually(lambda: is_stopped(pid), what="the worker is stopped")
+        stop(pid)
         futures = [bench.submit(faults.length, bytes(3000 + n)) for n in range(200)]
     os.kill(pid, signal.SIGCONT)
     assert [future.result(support.TIMEOUT) for future in futures] == [3000 + n for n in range(200)]

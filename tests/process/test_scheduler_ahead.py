@@ -14,7 +14,7 @@ from procsched.child.protocol import ANSWERED
 from procsched.workers import sending
 from procsched.workers.base import pace_of
 from tests import faults, support
-from tests.pools import open_gate
+from tests.pools import deaf, open_gate
 from tests.schedulers import Rig
 
 S = TaskStatus
@@ -219,3 +219,29 @@ def test_nothing_is_sent_behind_what_is_not_known(tmp_path: Path) -> None:
         open_gate(gate)
         for task in later:
             assert scheduler.wait(task, support.TIMEOUT).ok
+
+
+@pytest.mark.parametrize("then", ["thread", "process", "mask", "junk"])
+def test_the_end_of_its_worker_is_heard_together_with_the_end_before(rig: Rig, then: str) -> None:
+    """A task that began and ended with its worker before anybody heard of it has its record all the same."""
+    scheduler, path, gate = rig.scheduler, rig.path("log"), rig.gate()
+    rig.wait(rig.at_once(faults.maybe))
+    pace_of(faults.maybe).seconds = BRIEF
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sending, "BRIEF", 3600.0)  # so that the first is not found out
+        first = rig.at_once(faults.maybe, path, "first", gate)
+        support.wait_for_file(path)
+        second = rig.at_once(faults.maybe, path, "second", "", then)
+        support.eventually(lambda: scheduler.engine.ready.lent == 1, what="the second is sent ahead")
+    (worker,) = scheduler.pool.busy
+    number = worker.ahead[-1].number
+    with deaf(scheduler.pool.loop):
+        open_gate(gate)
+        support.wait_for_file(path, lines=2)
+        if then != "junk":
+            support.eventually(lambda: worker.page[ANSWERED] >= number, what="both are answered")
+    record = rig.wait(second)
+    assert record.outcome is (Outcome.CRASHED if then == "junk" else Outcome.SUCCEEDED), record
+    assert rig.wait(first).outcome is Outcome.SUCCEEDED
+    rig.settle()
+    assert len(second.history) == 1
