@@ -179,16 +179,29 @@ def die_with_parent(parent: int) -> bool:
     return asked
 
 
-def outlive_parent() -> None:
-    """Take back `die_with_parent`."""
+def wake_without_parent() -> None:
+    """Ask for SIGCONT when the parent ends, in the place of what `die_with_parent` has asked for.
+
+    Who is stopped at that moment would not see it. Where the thread ends that forked this process, and not the whole
+    parent, the signal comes too, and comes again with the next one: it does nothing to whoever is not stopped.
+    """
     if sys.platform == "linux":
-        prctl(PR_SET_PDEATHSIG, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def sharpen_timers() -> None:
     """Let the calling thread's waits end within a microsecond of their time instead of fifty."""
     if sys.platform == "linux":
         prctl(PR_SET_TIMERSLACK, 1)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Return whether the process of a pid descriptor has ended, reaped or not."""
+    import select
+
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def process_children(pid: int) -> list[int]:

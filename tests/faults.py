@@ -405,6 +405,23 @@ def answer_three_times() -> str:
 HALVES: tuple[Callable[[str], object], ...] = (write_half_frame, write_half_header)
 
 
+def flood_frames(path: str) -> NoReturn:
+    """Write whole frames into the connection, more quickly than anybody reads them, for ever."""
+    import socket
+
+    frames = b"".join(
+        b"".join(wire.encode(wire.PROGRESS, number, pickle.dumps((1, 2, "on")))) for number in range(1, 100)
+    )
+    for fd in sockets():
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            if sock.type != socket.SOCK_STREAM:  # the other is for large data
+                continue
+            support.tell(path, os.getpid())
+            while True:
+                sock.sendall(frames * 200)
+    raise AssertionError
+
+
 # --- actions that die --------------------------------------------------------------------------------------
 
 

@@ -374,7 +374,7 @@ class Fleet(Alarm):
         call = worker.call
         # Where its end is decided, and nothing came behind it, no answer counts any more.
         if call is not None and worker.held is None and (call.verdict is None or worker.ahead):
-            worker.read(limit=1 << 20)
+            worker.read(thorough=True)
 
     def _was_spared(self, worker: Worker, call: Call) -> bool:
         """Return whether a call that a dead worker had was never begun, and is given to another."""

@@ -18,7 +18,7 @@ import math
 import os
 import signal
 import time
-from _socket import MSG_PEEK  # importing `socket` takes milliseconds
+from _socket import MSG_PEEK, SO_SNDBUF, SOL_SOCKET  # importing `socket` takes milliseconds
 
 from procsched import _system
 from procsched._core import wire
@@ -60,7 +60,7 @@ HANGUP_WAIT = 0.1
 NUDGE_WAIT = 0.25
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
 SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
-READS_PER_EVENT = 16  # so that one worker that floods cannot starve the others
+READ_PER_EVENT = 1 << 20  # bytes, so that one worker that floods cannot starve the others
 
 
 class Worker(Sender):
@@ -130,10 +130,15 @@ class Worker(Sender):
         if events & ~WRITE:
             self.read()
 
-    def read(self, limit: int = READS_PER_EVENT) -> None:
-        """Read what is there and handle the frames that are whole."""
+    def read(self, *, thorough: bool = False) -> None:
+        """Read what is there and handle the frames that are whole.
+
+        Args:
+            thorough: nothing that is there now may stay unread. What comes meanwhile may: a worker that writes more
+                quickly than it is read would have this go on for ever.
+        """
         with self.pool.reading:
-            self._read(limit)
+            self._read(thorough)
 
     def spin(self, call: Call, seconds: float) -> None:
         """Look for so many seconds whether the result of `call` has come, and book it when it has. From any thread.
@@ -167,15 +172,20 @@ class Worker(Sender):
             except OSError:  # it is gone already, or somebody else has read it
                 return
 
-    def _read(self, limit: int) -> None:
+    def _read(self, thorough: bool) -> None:
+        left = READ_PER_EVENT
         try:
-            for _ in range(limit):
+            if thorough:
+                # Twice what the kernel lets a writer have on its way: its end was made with ours (unix(7)).
+                left = 2 * self.sock.getsockopt(SOL_SOCKET, SO_SNDBUF)
+            while left > 0:
                 target = self.decoder.target
                 if target is not None:
                     count = self.sock.recv_into(target)
                     if not count:
                         self.on_hangup()
                         return
+                    left -= count
                     frame = self.decoder.filled(count)
                     if frame is not None:
                         self.on_frames([frame])
@@ -184,8 +194,9 @@ class Worker(Sender):
                 if not data:
                     self.on_hangup()
                     return
+                left -= len(data)
                 self.on_frames(self.decoder.feed(data))
-                if len(data) < 1 << 16 and limit == READS_PER_EVENT:
+                if len(data) < 1 << 16 and not thorough:
                     break  # that was all; if more has come meanwhile, the loop calls again
             self.expect_rest()
         except BlockingIOError:
@@ -204,7 +215,7 @@ class Worker(Sender):
     def on_rest_late(self, call: Call) -> None:
         """The rest of a frame has not come. If the worker has written all that it had to say, it never will."""
         answered = self.page[ANSWERED] >= call.number
-        self.read(limit=1 << 20)
+        self.read(thorough=True)
         if answered and self.call is call and self.decoder.in_frame:
             self.break_off("the run wrote into the worker's connection")
 
@@ -398,7 +409,7 @@ class Worker(Sender):
         with self.pool.lock:
             self.sealed = True
             self.recall_locked()
-        self.read(limit=1 << 20)
+        self.read(thorough=True)
         return self.call if self.state is WorkerState.BUSY else None
 
     def look_at_clock(self, awake: float) -> None:
@@ -541,7 +552,7 @@ class Worker(Sender):
 
     def is_dead(self) -> bool:
         """Return whether the process has ended for certain, reaped or not."""
-        return self.pidfd is not None and _is_dead(self.pidfd)
+        return self.pidfd is not None and _system.has_ended(self.pidfd)
 
     def close(self) -> None:
         """Close the parent's ends."""
@@ -561,14 +572,6 @@ class Worker(Sender):
         loop.alarms.discard(self)
         self.page.release()
         self.times.release()
-
-
-def _is_dead(pidfd: int) -> bool:
-    import select
-
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 def answers_dump(pid: int, *, asked: bool = False) -> bool:

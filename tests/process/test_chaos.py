@@ -1,0 +1,58 @@
+"""What the soak found, or would have: each fault alone, and at a moment that is chosen."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from procsched import Outcome
+from procsched._core import wire
+from tests import faults, support
+from tests.pools import Bench, only_record, told_pids
+
+
+class Endless:
+    """A worker's socket from which there is always more to be read: whole messages that mean nothing."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        frame = b"".join(wire.encode(wire.PROGRESS, 0, pickle.dumps((1, 2, "on"))))
+        self._data = frame * ((1 << 16) // len(frame))
+
+    def recv(self, _size: int) -> bytes:
+        return self._data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_a_run_that_floods_is_ended_although_nobody_keeps_up(tmp_path: Path, how: str) -> None:
+    """What a worker has written is read before its run is ended, but not what it goes on to write meanwhile."""
+    with Bench(tmp_path, 2) as bench, bench.innocent():
+        told = bench.path("told")
+        future = bench.submit(faults.sleep, told, timeout=1.0 if how == "timeout" else None)
+        pid = told_pids(told)[0]
+        worker = future._item.worker
+        with bench.core.pool.reading:
+            worker.sock = Endless(worker.sock)
+        if how == "cancel":
+            assert future.cancel()
+        only_record(future, Outcome.TIMED_OUT if how == "timeout" else Outcome.KILLED)
+        support.assert_gone(pid)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_a_flood_of_whole_messages_is_ended(tmp_path: Path, how: str) -> None:
+    """A run that writes more quickly than anybody reads is ended as any other, and harms nobody."""
+    with Bench(tmp_path, 2) as bench, bench.innocent():
+        told = bench.path("told")
+        future = bench.submit(faults.flood_frames, told, timeout=0.3 if how == "timeout" else None)
+        pid = told_pids(told)[0]
+        if how == "cancel":
+            assert future.cancel()
+        only_record(future, Outcome.TIMED_OUT if how == "timeout" else Outcome.KILLED)
+        support.assert_gone(pid)
