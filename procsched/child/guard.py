@@ -20,6 +20,8 @@ which kills it. So whichever one of the four is killed, somebody is left to end 
 * the helper dies: its workers get SIGKILL (parent-death signal) and the guard ends what they leave;
 * a worker dies: the helper ends what it leaves, then reports.
 
+Guard and helper may be stopped when that happens: the kernel lets them go on when their own parent dies.
+
 The helper has one thread, so a parent-death signal means its death and not a thread's (prctl(2)). It never runs
 the user's script; only what `preload` names is imported in it.
 
@@ -102,6 +104,7 @@ def main() -> Callable[[], Any]:
     parent = int(sys.argv[1])
     os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
     parent_fd = watch_process(parent)
+    _system.wake_without_parent()
     if os.getppid() != parent:
         os._exit(0)
     _raise_limit()

@@ -104,7 +104,7 @@ class Helper:
             os._exit(1)
         self.own.update(self.children.list())
         if self.deaths:
-            _system.outlive_parent()
+            _system.wake_without_parent()
         own = watch_process(os.getpid())
         self.control.send(("hello", os.getpid()), [] if own is None else [own])
         if own is not None:

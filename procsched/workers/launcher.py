@@ -11,6 +11,7 @@ import signal
 import time
 from collections import deque
 
+from procsched import _system
 from procsched.workers.loop import READ, WRITE
 
 TYPE_CHECKING = False
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
             """The helper has ended, and every worker with it. `failure`: why it never served, with a traceback."""
 
 
+ALONE_WAIT = 1.0  # seconds that a helper whose guard has died gets to end what is below it
 ROUSE_WAIT = 1.0  # seconds that a guard gets to end what the helper left, once it is told to go on
 
 
@@ -69,6 +71,7 @@ class Launcher:
         self._guard_reaped = False
         self._guard_status = 0
         self._roused = False
+        self._left_alone = False
         self._pings = 0
         self.answered = 0
         self.started_at = time.monotonic()
@@ -126,6 +129,11 @@ class Launcher:
         """
         if failure is not None and self._failure is None:
             self._failure = (failure, None)
+        if self._helper_fd is not None and self._guard_has_ended() and not self._left_alone:
+            # It has no guard any more that would end what it leaves: it is just doing that itself.
+            self._left_alone = True
+            self.loop.call_at(time.monotonic() + ALONE_WAIT, self.destroy)
+            return
         if self._helper_fd is not None:
             try:
                 signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
@@ -138,6 +146,9 @@ class Launcher:
             self.loop.call_at(time.monotonic() + ROUSE_WAIT, self.destroy)
         elif self._hung_up or self._helper_fd is None:
             self._signal_guard(signal.SIGKILL)
+
+    def _guard_has_ended(self) -> bool:
+        return self._guard_reaped or (self._guard_fd is not None and _system.has_ended(self._guard_fd))
 
     def _signal_guard(self, signum: int) -> None:
         if self._guard_reaped:

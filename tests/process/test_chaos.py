@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,9 @@ import pytest
 
 from procsched import Outcome
 from procsched._core import wire
+from procsched.workers.launcher import Launcher
 from tests import faults, support
-from tests.pools import Bench, only_record, told_pids
+from tests.pools import Bench, guard_pid, helper_pid, only_record, stop, told_pids
 
 
 class Endless:
@@ -56,3 +61,39 @@ def test_a_flood_of_whole_messages_is_ended(tmp_path: Path, how: str) -> None:
             assert future.cancel()
         only_record(future, Outcome.TIMED_OUT if how == "timeout" else Outcome.KILLED)
         support.assert_gone(pid)
+
+
+def test_a_stopped_helper_whose_guard_dies_ends_what_is_below_it(tmp_path: Path) -> None:
+    """A helper that is stopped hears of the death of its guard, and does what it is to do then."""
+    with Bench(tmp_path, 1) as bench:
+        told = bench.path("told")
+        future = bench.submit(faults.leave, ["daemon", "session_grandchild"], told, "hang")
+        pids = told_pids(told)
+        guard, helper = guard_pid(), helper_pid()
+        stop(helper)
+        os.kill(guard, signal.SIGKILL)
+        only_record(future, Outcome.LOST)
+        support.assert_gone(helper, *pids)
+        assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
+
+
+def test_a_helper_without_its_guard_is_not_killed_in_the_midst_of_its_work() -> None:
+    """A helper that does not answer is killed only once it had time to end what is below it, if its guard is dead."""
+    asked: list[Callable[[], object]] = []
+
+    class Times:
+        def call_at(self, _at: float, function: Callable[[], object]) -> None:
+            asked.append(function)
+
+    launcher = Launcher(Times(), object())  # type: ignore[arg-type]
+    with subprocess.Popen(["sleep", "1000"]) as helper:
+        descriptor = launcher._helper_fd = os.pidfd_open(helper.pid)
+        try:
+            launcher._guard_reaped = True
+            launcher.destroy()
+            assert helper.poll() is None
+            (again,) = asked
+            again()
+            assert helper.wait(support.TIMEOUT) == -signal.SIGKILL
+        finally:
+            os.close(descriptor)

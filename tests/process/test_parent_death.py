@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import faults, support
-from tests.pools import Parent, told_pids
+from tests.pools import Parent, guard_pid, helper_pid, stop, told_pids
 
 KINDS = [function.__name__ for function in faults.LEAVERS]
 
@@ -156,5 +156,17 @@ def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         pids = told_pids(told, lines=4)
         parent.signal(signal.SIGSTOP)
         below = support.children()
+        parent.kill()
+        assert_nothing_is_left([*pids, *below])
+
+
+def test_nothing_outlives_a_parent_whose_guard_and_helper_are_stopped(tmp_path: Path) -> None:
+    """Those who are to end the rest may be stopped when the parent is killed: the kernel has them go on."""
+    told = tmp_path / "told"
+    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+        pids = told_pids(told, lines=4)
+        below = support.children()
+        for pid in (guard_pid(parent.process.pid), helper_pid(parent.process.pid)):
+            stop(pid)
         parent.kill()
         assert_nothing_is_left([*pids, *below])
