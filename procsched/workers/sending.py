@@ -218,7 +218,8 @@ class Sender(Alarm):
             self.call = None
             call.worker = None
             call.handed -= 1
-            pool.put_back_locked(call)
+            if call.told:
+                pool.put_back_locked(call)
             if self.state is BUSY:
                 if not self.hung_up:  # else it is about to be found dead
                     self.alarm = math.inf
@@ -229,6 +230,8 @@ class Sender(Alarm):
             each.handed -= 1
         for each in self.ahead:
             self.note_begun_locked(each)
+        if call is not None and first and not call.told:
+            taken.insert(0, call)  # it has just become the first, and nobody was told of its start
         pool.take_back_locked(taken)
         pool.in_hand = ()
         if unbegun:
