@@ -228,6 +228,8 @@ class EventDelivery:
 
     def _retire_locked(self, outlet: _Outlet) -> int:
         """Forget the outlet; its thread ends after the call it is in. Return how many events that loses."""
+        if outlet.removed:
+            return 0  # its losses are counted
         self._outlets = tuple(other for other in self._outlets if other is not outlet)
         outlet.removed = True
         dropped = outlet.outbox.drop_all()

@@ -14,6 +14,7 @@ from procsched._core.outbox import Outbox
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
 from procsched.listeners import STUCK_AFTER, EventDelivery, EventLog
+from tests import support
 from tests.support import TIMEOUT
 
 
@@ -214,6 +215,21 @@ def test_a_full_queue_loses_and_says_so(rig: Rig, caplog: pytest.LogCaptureFixtu
     assert delivery.lost() == {"Gated": 5}
     assert rig.problems == ["listener Gated is too slow: 5 events lost so far"]
     assert "5 events lost" in caplog.text
+
+
+def test_losses_are_counted_once(rig: Rig) -> None:
+    """Also where the listener's thread finds the end by itself, while the close waits for what is queued."""
+    delivery = rig.deliver(rig.gated, limit=1)
+    rig.stuck(delivery)
+    for number in range(1, 5):
+        delivery.publish(event(number))
+    closer = threading.Thread(target=delivery.close, args=(TIMEOUT,))
+    closer.start()
+    support.eventually(lambda: delivery._waiting, what="the close waits")
+    rig.gated.gate.set()
+    finish(closer)
+    assert numbers(rig.gated.heard) == [0, 4]
+    assert delivery.lost() == {"Gated": 3}
 
 
 def test_waiting_is_for_what_was_published_before(rig: Rig) -> None:
