@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from procsched import FixedRate, Outcome
-from procsched._core.entries import RETRYING, SCHEDULED, STEADY, WALL
+from procsched._core.entries import READY, RETRYING, SCHEDULED, STEADY, WALL
 from procsched.workers.sending import RUNNING_STATES, WorkerState
 from tests.simulation.ledger import NEAR, Ledger
 
@@ -65,7 +65,12 @@ class Books(Ledger):
         if not timer.busy and engine.due.is_due(self.line() - NEAR, self.world.wall() - 0.2):
             self.fail(f"something is due, and nobody looks before {until - now:.3f} s from now")
         workers = pool.fleet.workers.values()
-        free = pool.running < pool.size and not timer.busy  # a slow schedule keeps it
+        free = pool.running < pool.size
+        if timer.busy and free and pool.idle:
+            for name in self.of_a_pass:
+                if self.entries[name].queued == READY:
+                    self.fail(f"{name} is ready and a worker is free, and the timer asks a schedule")
+        free = free and not timer.busy  # what others make ready meanwhile has to wait for it
         if free and (len(engine.ready) - engine.ready.lent or pool._returned):
             if pool.idle:
                 self.fail("something is ready and a worker is free")
@@ -106,7 +111,7 @@ class Books(Ledger):
     def slots(self) -> None:
         """Every slot of every grid was run, missed, skipped, passed over by a revival, or waits."""
         dealt = accounted = 0
-        for name, entry in self.engine.entries.items():
+        for name, entry in self.entries.items():
             last = self._index(entry, entry.dealt)
             if last is None:
                 continue
@@ -135,7 +140,7 @@ class Books(Ledger):
         alive = self.world.processes.alive
         if alive:
             self.fail(f"workers {[child.number for child in alive]} are alive after the shutdown")
-        for name, entry in self.engine.entries.items():
+        for name, entry in self.entries.items():
             if entry.status is not self.status[name]:
                 self.fail(f"{name} is {entry.status}, and was told to be {self.status[name]}")
             if entry.status in (SCHEDULED, RETRYING) and entry.queued not in (STEADY, WALL):

@@ -50,6 +50,8 @@ class Checker(Telling, Realities, Books):
                 self.fail(f"{entry.handle.task.id} is ready {early:.6f} s before its time")
             rank = int(entry.handle.task.priority), wall, sequence
             self.ready[entry.handle.task.id] = self.world.mono, rank
+            by_timer = self.world.current is self.scheduler._timer
+            (self.of_a_pass.add if by_timer else self.of_a_pass.discard)(entry.handle.task.id)
             make_ready(entry, steady, due_at, sequence)
 
         def spy_revive(entry: Any, plan: Any, wall: float, line: float) -> None:

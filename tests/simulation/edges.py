@@ -274,7 +274,7 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (process, "signal", _SIGNAL),
         (process, "_is_dead", lambda fd: _world().processes.is_dead(fd)),
         (process, "answers_dump", lambda pid, asked=False: _world().processes.answers_dump(pid)),
-        (pool, "resident_bytes", lambda pid: None if pid is None else 1 << 20),
+        (pool, "resident_bytes", lambda pid: None if pid is None else _world().behave.resident()),
         (driver, "draw", lambda: _world().rng.random()),
     ]
     return found

@@ -40,7 +40,11 @@ class Judging(Ledger):
                 self.fail(f"{key} is {outcome} ({record.error}), and was never begun")
             return
         hard = self._hard_at(truth)
-        in_time = truth.written is not None and truth.ended is not None and truth.written <= hard - 1e-9
+        in_time = (
+            truth.written is not None
+            and truth.ended is not None
+            and truth.written <= hard - (1e-5 if truth.ahead else 1e-9)
+        )
         soft = record.error is not None and "soft limit" in record.error
         if outcome is Outcome.SUCCEEDED:
             if truth.written is None or truth.how != "return":

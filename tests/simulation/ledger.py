@@ -38,11 +38,13 @@ class Ledger:
         self.pool = scheduler.pool
         self.settings = settings
         self.sequence = 0
+        self.entries: dict[str, Any] = {}  # also of tasks that the scheduler has forgotten
         self.status: dict[str, TaskStatus] = {}
         self.attempts: dict[Key, Attempted] = {}
         self.last: dict[str, Attempted] = {}
         self.begun: dict[Key, Truth] = {}
         self.ready: dict[str, tuple[float, tuple[int, float, int]]] = {}  # since when, and its rank
+        self.of_a_pass: set[str] = set()  # those that the timer has made ready
         self.running: dict[str, Truth] = {}  # what really runs, by task
         self.kills: dict[Key, bool] = {}  # attempts that somebody was told are being ended
         self.killing: set[str] = set()  # tasks for which somebody has asked, however it went
@@ -75,7 +77,13 @@ class Ledger:
 
     def _hard_at(self, truth: Truth) -> float:
         """When the deadline of a run is."""
-        return math.inf if truth.hard is None else truth.hard
+        if truth.hard is None:
+            return math.inf
+        attempted = self.attempts.get(truth.key)
+        if attempted is None or not truth.ahead or attempted.call.sent_ahead:
+            return truth.hard
+        # It was handed over, but the child had to look for its token: what was taken back before was in its way.
+        return attempted.mono + truth.hard - truth.began
 
     def is_death_slow(self) -> bool:
         """Whether it may take seconds in this seed until the parent hears of a death."""

@@ -22,7 +22,7 @@ class Realities(Ledger):
         if other is not None and self._goes_on(other):
             self.fail(f"{key} overlaps {other.key}")
         self.running[name] = truth
-        entry = self.engine.entries.get(name)
+        entry = self.entries.get(name)
         if key not in self.attempts:
             if entry is None or entry.queued != LENT:
                 self.fail(f"{key} was begun, and the scheduler knows nothing of it: {entry}")
@@ -36,13 +36,13 @@ class Realities(Ledger):
 
     def _check_outrun(self, truth: Truth) -> None:
         """A call that was sent ahead may overtake a more urgent one only for a moment."""
-        entry = self.engine.entries[truth.task_id]
+        entry = self.entries[truth.task_id]
         if entry.queued != LENT:
             return  # its worker was asked for it, and has it
         priority = int(entry.handle.task.priority)
         limit = 0.005 + 0.002 + 6 * self.settings.slowest * bool(self.settings.slow)
         for name, (since, rank) in self.ready.items():
-            other = self.engine.entries.get(name)
+            other = self.entries.get(name)
             if other is not None and other.queued == READY and rank[0] < priority:
                 waited = self.world.mono - since
                 if waited > limit:
@@ -64,7 +64,7 @@ class Realities(Ledger):
 
     def child_asked(self, truth: Truth, soft: int) -> None:
         """A run hears that it is to stop."""
-        task = self.engine.entries[truth.task_id].handle.task
+        task = self.entries[truth.task_id].handle.task
         if soft:
             limit = task.soft_timeout
             if limit is None or self.world.mono < self._handed_at(truth) + limit - NEAR:

@@ -40,13 +40,15 @@ class Listener:
 
     def __init__(self, world: World, kind: str | None) -> None:
         self.world, self.kind = world, kind
-        self.sequence = 0
+        self.sequence = self.heard = 0
+        self.may_lose = False
         self.users: Any = None
 
     def on_task_event(self, event: Any) -> None:
-        if event.sequence != self.sequence + 1:
+        if event.sequence <= self.sequence or (event.sequence > self.sequence + 1 and not self.may_lose):
             raise self._violation(f"a listener hears event {event.sequence} after {self.sequence}")
         self.sequence = event.sequence
+        self.heard += 1
         self.world.seen["events delivered"] += 1
         if self.kind == "raises" and self.world.rng.random() < 0.2:
             self.world.seen["a listener raises"] += 1
@@ -119,9 +121,8 @@ def _run(world: World) -> None:
         store = CommittingStore(world) if settings.store == "commits" else Store(world)
         store.fails = world.rng.choice((0.0, 0.3))
     listener, ids = Listener(world, settings.listener), Ids()
-    scheduler = Scheduler(
-        settings.workers, clock, ids, store, [listener], history_limit=10_000, **settings.options
-    )
+    listener.may_lose = "event_limit" in settings.options
+    scheduler = Scheduler(settings.workers, clock, ids, store, [listener], **settings.options)
     world.scheduler = scheduler
     scheduler.engine.open_questions = OrderedSet()
     scheduler._inside = Inside(world)
@@ -156,11 +157,21 @@ def _check_left(world: World, scheduler: Any, store: Any, listener: Listener) ->
             kept = store.kept.get(name)
             if kept is None or kept.status is not entry.status:
                 raise Violation(f"{name} is {entry.status}, and stored as {kept and kept.status}")
+        if not set(store.kept) <= set(scheduler.engine.entries):
+            raise Violation(f"{set(store.kept) - set(scheduler.engine.entries)} are forgotten, and stored")
+    lost = sum(scheduler.delivery.lost().values())
+    world.seen["events lost by a listener"] += lost
     # What comes behind a shutdown that did not wait for it is not told.
     complete = listener.kind != "shuts down" and not world.checker.is_death_slow()
-    if complete and listener.sequence != scheduler.engine.sequence:
-        raise Violation(f"the listener heard {listener.sequence} of {scheduler.engine.sequence} events")
-    for name, count in scheduler.pool.counters.items():
+    if complete and listener.heard + lost != scheduler.engine.sequence:
+        raise Violation(
+            f"the listener heard {listener.heard} and lost {lost} of {scheduler.engine.sequence} events"
+        )
+    counters = scheduler.pool.counters
+    gone = sum(counters[f"{how}_workers"] for how in ("left", "killed", "crashed", "lost"))
+    if counters["spawned"] != gone:
+        raise Violation(f"{counters['spawned']} workers were spawned, and {gone} are gone")
+    for name, count in counters.items():
         world.seen[f"pool: {name}"] += count
     for name in ("retried", "missed", "skipped", "returned", "late_results", "schedule_errors"):
         world.seen[f"scheduler: {name}"] += scheduler.engine.counters[name]

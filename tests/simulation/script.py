@@ -29,11 +29,21 @@ class Settings:
         self.before_start = rng.random() < 0.15
         self.store = rng.choice((None, None, None, "memory", "raises", "commits"))
         self.listener = rng.choice((None, None, "raises", "shuts down"))
-        self.options: dict[str, Any] = {"start_timeout": rng.choice((0.3, 2.0))}
+        # Some variable, for all that the environment is copied for each worker.
+        self.options: dict[str, Any] = {"env": {"SEED": "1"}, "start_timeout": rng.choice((0.3, 2.0))}
         if rng.random() < 0.2:
             self.options["max_runs_per_worker"] = rng.randint(1, 4)
         if rng.random() < 0.1:
             self.options["capture_output"] = True
+        if rng.random() < 0.1:
+            self.options["max_rss_per_worker"] = 1 << 20
+        if rng.random() < 0.15:  # so few that listeners lose some, or tasks are forgotten
+            self.options["event_limit"] = rng.choice((1, 4))
+        if rng.random() < 0.15:
+            self.options["keep_finished"] = rng.choice((0, 1, 5))
+            self.options["dead_letter_limit"] = rng.choice((0, 1, 5))
+        if rng.random() < 0.3:
+            self.options["history_limit"] = rng.choice((1, 2))
         faulty = rng.random() < 0.6
         self.chances = {
             "fork fails": rng.choice((0.0, 0.0, 0.2, 0.9)) if self.theme == "start" else 0.0,
@@ -95,6 +105,10 @@ class Script:
             kind = rng.choice(("never", "fails", "dies", "garbage", "ready"))
             return kind, rng.choice((0.0, 0.01, 0.2, 0.29, 0.3, 0.31))
         return "ready", 0.0005 + 0.004 * rng.random()
+
+    def resident(self) -> int:
+        """Bytes that a worker has in memory."""
+        return self.rng.choice((1000, 1000, 1 << 21))
 
     def reap(self) -> float:
         """Seconds from a death until the parent hears of it."""

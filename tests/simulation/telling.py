@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from procsched import CronSchedule, FixedDelay, FixedRate, OneTime, Outcome, TaskEvent, TaskStatus
+from procsched import (
+    CronSchedule,
+    FixedDelay,
+    FixedRate,
+    MisfirePolicy,
+    OneTime,
+    Outcome,
+    OverrunPolicy,
+    TaskEvent,
+    TaskStatus,
+)
 from procsched._core.entries import READY
 from procsched.schedules.once import After
 from tests.simulation.judging import Judging
@@ -36,15 +46,17 @@ class Telling(Judging):
         name = event.task_id
         text = "" if event.progress is None or event.kind == "progress" else str(event.progress)
         self.world.note(f"event {event.kind}", f"{name} {event.status or ''} {text}")
+        if name and name not in self.entries:
+            self.entries[name] = self.engine.entries[name]
         if event.kind == "missed":
             self.missed += int(text.split()[0])
-            if not isinstance(self.engine.entries[name].handle.schedule, FixedRate):
+            if not isinstance(self.entries[name].handle.schedule, FixedRate):
                 self.missed_others += int(text.split()[0])
         if event.kind != "status" or event.status is None:
             return
         self.world.seen[f"to {event.status.value}"] += 1
         before = self.status.get(name)
-        entry = self.engine.entries[name]
+        entry = self.entries[name]
         self.status[name] = event.status
         if text.endswith("skipped") and not isinstance(entry.handle.schedule, FixedRate):
             self.skipped_by_cron += int(text.split()[0])
@@ -88,7 +100,7 @@ class Telling(Judging):
         rank = self.ready[name][1]
         for other, (_since, theirs) in self.ready.items():
             if other != name and theirs < rank:
-                waits = self.engine.entries.get(other)
+                waits = self.entries.get(other)
                 if waits is not None and waits.queued == READY:
                     self.fail(f"{key} of rank {rank} started before {other} of rank {theirs}")
 
@@ -129,6 +141,11 @@ class Telling(Judging):
         if follows and entry.slot < last.line + schedule.delay - NEAR:
             self.fail(f"{attempted.key} came {entry.slot - last.line:.4f} s after the run before it")
         self.last_slot[name] = entry.slot
+
+    @staticmethod
+    def _comes_from_backlog(entry: Any) -> bool:
+        """Whether the slot that is planned is one of those that a misfire has left to be run one by one."""
+        return bool(entry.dealt > entry.slot) or entry.handle.task.misfire is MisfirePolicy.CATCH_UP
 
     def _on_record(self, entry: Any, before: TaskStatus, event: TaskEvent) -> None:
         record, name = event.record, event.task_id
@@ -178,10 +195,24 @@ class Telling(Judging):
             expected = {S.SCHEDULED, S.SUCCEEDED, S.FAILED, S.CANCELLED}
         if status not in expected:
             self.fail(f"{attempted.key} ended as {record.outcome} and its task is {status}, not {expected}")
+        schedule, slack = entry.handle.schedule, NEAR + 8 * self.settings.slowest
+        if status is S.SCHEDULED and isinstance(schedule, FixedDelay):
+            planned = entry.slot - self.line()
+            if abs(planned - schedule.delay) > slack:
+                self.fail(
+                    f"the run after {attempted.key} is planned in {planned:.4f} s, not {schedule.delay}"
+                )
+        skips = isinstance(schedule, FixedRate) and schedule.on_overrun is OverrunPolicy.SKIP
+        if status is S.SCHEDULED and skips and not entry.backlog and not self._comes_from_backlog(entry):
+            planned = entry.slot - self.line()
+            if not -slack < planned <= schedule.period + NEAR:
+                self.fail(
+                    f"the slot after {attempted.key} is in {planned:.4f} s, of a period of {schedule.period}"
+                )
         if again:
             wait = _backoff(task.retry, record.attempt)
             planned = entry.ended.retry_at - self.line()
-            if abs(planned - wait) > NEAR + 8 * self.settings.slowest:
+            if abs(planned - wait) > slack:
                 self.fail(f"the retry of {attempted.key} is planned in {planned:.4f} s, not {wait}")
 
 

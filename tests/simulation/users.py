@@ -16,6 +16,7 @@ from procsched import (
     RetryPolicy,
     SchedulerStateError,
     TaskKilledError,
+    TaskNotFoundError,
 )
 from procsched.schedules.once import After
 from tests.simulation import jobs
@@ -128,6 +129,10 @@ class Users:
         answer: object = None
         try:
             answer = operation()
+        except TaskNotFoundError as error:
+            if "keep_finished" not in self.settings.options:
+                raise Violation(f"{name}: {error}") from error
+            answer = "forgotten"
         except SchedulerStateError as error:
             if not self.shutting and self.scheduler._state <= 2:
                 raise Violation(f"{name} is refused: {error}") from error

@@ -173,4 +173,16 @@ MUTATIONS = (
         '        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))\n'
         "        if self.writer is not None:\n",
     ),
+    Mutation(
+        "what nobody was told of is put back as if it had begun",
+        "workers/sending.py",
+        "            if call.told:\n                pool.put_back_locked(call)\n",
+        "            pool.put_back_locked(call)\n            call.told = True\n",
+    ),
+    Mutation(
+        "what a listener lost is counted twice",
+        "listeners.py",
+        "        if outlet.removed:\n            return 0  # its losses are counted\n",
+        "",
+    ),
 )
