@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from procsched import listeners
+from procsched import _system, listeners
 from procsched._logs import log
 from procsched.clock import SystemClock
 from procsched.scheduler import closing, driver, timing, waiting
@@ -184,6 +184,17 @@ class _Os:
         return getattr(os, name)
 
 
+class _System:
+    """`_system`, for processes that are simulated."""
+
+    @staticmethod
+    def has_ended(pidfd: int) -> bool:
+        return _world().processes.is_dead(pidfd)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_system, name)
+
+
 class _Signal:
     """`signal`, for processes that are simulated."""
 
@@ -243,7 +254,7 @@ class _Threading:
         return getattr(real, name)
 
 
-_OS, _SIGNAL, _TIME, _THREADING = _Os(), _Signal(), _Time(), _Threading()
+_OS, _SYSTEM, _SIGNAL, _TIME, _THREADING = _Os(), _System(), _Signal(), _Time(), _Threading()
 
 
 def _places() -> list[tuple[types.ModuleType, str, object]]:
@@ -272,7 +283,7 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (fleet, "Launcher", SimulatedLauncher),
         (fleet, "_umask", lambda: 0o22),
         (process, "signal", _SIGNAL),
-        (process, "_is_dead", lambda fd: _world().processes.is_dead(fd)),
+        (process, "_system", _SYSTEM),
         (process, "answers_dump", lambda pid, asked=False: _world().processes.answers_dump(pid)),
         (pool, "resident_bytes", lambda pid: None if pid is None else _world().behave.resident()),
         (driver, "draw", lambda: _world().rng.random()),

@@ -153,8 +153,9 @@ def _store(world: World, strand: Strand) -> None:
             return again
         for _ in range(written):
             batch.popleft()
+        if streak:
+            writer._note_recovery(streak)
         streak = 0
-        writer.failing = None
         with writer._lock:
             if not writer._abandoned:
                 writer._settled += written

@@ -98,7 +98,7 @@ MUTATIONS = (
     Mutation(
         "what was sent ahead stays there when something more urgent comes",
         "scheduler/driver.py",
-        "        if outrun:\n            self.pool.recall()\n",
+        "        if outrun:\n            self._recall()\n",
         "",
     ),
     Mutation(
@@ -129,7 +129,7 @@ MUTATIONS = (
     Mutation(
         "an answer is not read before the deadline is enforced",
         "workers/process.py",
-        "            self.recall_locked()\n        self.read(limit=1 << 20)\n        return self.call if",
+        "            self.recall_locked()\n        self.read(thorough=True)\n        return self.call if",
         "            self.recall_locked()\n        return self.call if",
     ),
     Mutation(
