@@ -594,6 +594,7 @@ class Core:
         """In a fork of the process: the pool is the parent's, if there is one. Locks may be held by threads of its."""
         if self.started or not self.start_lock.acquire(blocking=False):
             self.is_fork = True
+        exits.release(self)
         self.start_lock = threading.RLock()
         self.pool.after_fork()
         self.lock, self.holds_lock = self.pool.lock, self.pool.holds_lock

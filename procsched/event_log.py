@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from procsched import _forks
 from procsched._core.checks import whole_number
 from procsched.clock import real_seconds
 
@@ -29,12 +30,17 @@ class EventLog:
         whole_number("limit", limit)
         # `_lock` guards the fields below; no user code runs while it is held but what interrupts a holder: it is
         # reentrant for that, a finalizer for one.
-        self._lock = threading.RLock()
-        self._arrived = threading.Condition(self._lock)
+        self.after_fork()
         self._kept: deque[TaskEvent] = deque(maxlen=limit)  # guarded by _lock
         self._heard = 0  # changes of what is kept; guarded by _lock
         self._view: tuple[TaskEvent, ...] | None = ()  # what is kept, or None if it has to be made
         self.dropped = 0  # guarded by _lock
+        _forks.note(self)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
 
     def on_task_event(self, event: TaskEvent) -> None:
         """Keep the event."""

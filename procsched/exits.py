@@ -1,12 +1,13 @@
-"""What must happen to executors when the interpreter exits, and in a fork of the process."""
+"""What must happen to executors when the interpreter exits."""
 
 from __future__ import annotations
 
 import atexit
 import logging  # noqa: F401, before we register: atexit runs what came last first, and we may have something to log
-import os
 import sys
 import weakref
+
+from procsched import _forks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ _live: set[Core] = set()  # started and not finished; kept so that they can end 
 
 
 def note(core: Core) -> None:
-    """Have a core hear of forks."""
+    """Remember a core as long as it lives, and have it hear of forks."""
     _made.add(core)
+    _forks.note(core)
 
 
 def keep(core: Core) -> None:
@@ -86,12 +88,4 @@ def _leave_as_interrupted() -> None:
         return
 
 
-def _after_fork() -> None:
-    for core in list(_made):
-        core.after_fork()
-    _live.clear()
-
-
 atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+from procsched import _forks
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -31,6 +32,11 @@ class SequentialIdGenerator:
         self._prefix = prefix
         # One step of C gives a number, so that a signal handler or a finalizer in the midst of `next_id` gets another.
         self._numbers = itertools.count(1)  # replaced with _lock, which is reentrant for the same callers
+        self._lock = threading.RLock()
+        _forks.note(self)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
         self._lock = threading.RLock()
 
     def next_id(self) -> str:

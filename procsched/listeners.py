@@ -86,9 +86,7 @@ class EventDelivery:
         # `lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
-        self.lock = threading.RLock()
-        self.holds_lock = owner_check(self.lock)
-        self._handled = threading.Condition(self.lock)  # wait_idle and close wait here
+        self.after_fork()
         self._waiting = 0  # how many do; guarded by lock
         self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by lock
         self._lost_before: dict[str, int] = {}  # by listeners that are gone; guarded by lock
@@ -100,6 +98,12 @@ class EventDelivery:
             raise ValidationError(f"listeners must be a sequence of listeners, not {listeners!r}")
         for listener in listeners:
             self.add(listener)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
+        self.lock = threading.RLock()
+        self.holds_lock = owner_check(self.lock)
+        self._handled = threading.Condition(self.lock)  # wait_idle and close wait here
 
     def add(self, listener: TaskListener) -> None:
         """Tell `listener` of every event from now on. One that is there already is not added again.

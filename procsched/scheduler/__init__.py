@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from procsched import _forks
 from procsched._core import options
 from procsched._core.checks import (
     check_flag,
@@ -133,6 +134,7 @@ class Scheduler(Control):
         self._ids = SequentialIdGenerator() if ids is None else ids
         self._set_up_staging(store_required)
         self._set_up_loading()
+        _forks.note(self)
 
     # --- the scheduler's life --------------------------------------------------------------------------
 
@@ -141,6 +143,8 @@ class Scheduler(Control):
 
         Raises:
             SchedulerStateError: it was started or shut down before.
+            OSError: this process may not have the descriptors that the pool needs. Nothing was started then, and
+                `start` may be called again.
         """
         self.refuse_fork()
         with self._lock:
@@ -153,7 +157,7 @@ class Scheduler(Control):
         exits.keep(self)
         try:
             self._load()
-            self.pool.start(self, self.clock)
+            self._start_pool()
             prepare(ExecutionRecord, ShutdownReport, TaskEvent)  # now, while the first worker starts
             self._unwatch = self.clock.watch(self.clock_moved)
             with self._lock:
@@ -168,11 +172,22 @@ class Scheduler(Control):
             if running and not self._threadless:
                 self._start_timer()
         except BaseException:
-            self.close(False, 0.0)
+            if self._state != NEW:
+                self.close(False, 0.0)
             raise
         if not running:  # shut down meanwhile, when there was nothing to end yet
             self._unwatch()
             self.pool.shutdown(POOL_SECONDS)
+
+    def _start_pool(self) -> None:
+        try:
+            self.pool.start(self, self.clock)
+        except OSError:
+            with self._lock:
+                if self._state == STARTING:  # nobody has shut it down meanwhile
+                    self._state = NEW
+                    exits.release(self)
+            raise
 
     def shutdown(
         self, drain: bool = True, timeout: float | timedelta | None = 30.0, *, wait: bool | None = None
@@ -189,13 +204,14 @@ class Scheduler(Control):
             time) and returns the same. Called from an action of a pool in this process, from a schedule,
             from a log handler in a thread of the scheduler, or from a signal handler that interrupted the
             scheduler itself, it returns at once, with an empty report; from a listener it does not wait
-            for that listener.
+            for that listener. In a fork of the process that started it, it does nothing.
         """
-        self.refuse_fork()
         if wait is not None:
             check_flag("wait", wait)
             drain = wait
         check_flag("drain", drain)
+        if self._forked:
+            return ShutdownReport()  # its threads and workers are the parent's
         return self.close(drain, None if timeout is None else finite_seconds("timeout", timeout))
 
     def __enter__(self) -> Self:

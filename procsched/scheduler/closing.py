@@ -302,9 +302,22 @@ class ClosingDriver(WaitingDriver):
         except Exception as error:  # atexit would print it and go on, without our name in it
             say(logging.ERROR, "the shutdown at the interpreter's exit failed", error=error)
 
-    def mark_forked(self) -> None:
-        """Hear that this is a copy in a forked child."""
-        self._forked = True
+    def after_fork(self) -> None:
+        """In a fork of the process: what has been started is the parent's, and so is what was in the midst of a change.
+
+        One that was not started yet is the child's own; its locks are new there.
+        """
+        torn = not self._lock.acquire(blocking=False)
+        self._forked = self._forked or torn or self._state not in (NEW, CLOSED)
+        exits.release(self)
+        self._renew_lock()
+        self.delivery.after_fork()
+        for part in (self.writer, self.pool):
+            renew = getattr(part, "after_fork", None)
+            if renew is not None:
+                renew()
+        self._holds_pool = getattr(self.pool, "holds_lock", self._holds_pool)
+        self._holds_writer = getattr(self.writer, "holds_lock", self._holds_writer)
 
     def refuse_fork(self) -> None:
         """Refuse to work in a forked child: threads and workers are the parent's.
@@ -314,8 +327,8 @@ class ClosingDriver(WaitingDriver):
         """
         if self._forked:
             raise SchedulerStateError(
-                "this scheduler was started before a fork, and its threads and workers belong to the parent "
-                "process: make and start a Scheduler in the child, after the fork"
+                "this scheduler was started, or just being used, when this process was forked, and belongs to the "
+                "parent process: make and start a Scheduler in the child, after the fork"
             )
 
 

@@ -104,11 +104,7 @@ class Driver:
         self._holds_pool: Callable[[], bool] = getattr(pool, "holds_lock", _never)
         # Nobody waits on the clock: what is due runs in the thread that moves it.
         self._threadless = self._inline and not self._real
-        # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts
-        # a holder can tell that it did (see `closing.may_hold_lock`); no code of ours enters twice.
-        self._lock = threading.RLock()
-        self._holds_own = owner_check(self._lock)
-        self._changed = threading.Condition(self._lock)  # the timer waits here
+        self._renew_lock()
         self._last_wall = self._last_steady = 0.0  # at the last look at the clock
         wall, steady, awake = self._readings()
         self.engine = Engine(Timeline(wall, steady, awake), draw, **limits)  # guarded by _lock
@@ -127,6 +123,13 @@ class Driver:
         self._unwatch: Any = None
         self._forked = False
         self._inside = _Inside()
+
+    def _renew_lock(self) -> None:
+        # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts
+        # a holder can tell that it did (see `closing.may_hold_lock`); no code of ours enters twice.
+        self._lock = threading.RLock()
+        self._holds_own = owner_check(self._lock)
+        self._changed = threading.Condition(self._lock)  # the timer waits here
 
     # --- the clock -------------------------------------------------------------------------------------
 
@@ -173,6 +176,8 @@ class Driver:
 
     def clock_moved(self) -> None:
         """Look at the clock: it was set, or moved, or the system woke up."""
+        if self._forked:
+            return
         if self._real:
             with self._lock:
                 self._wake_timer_locked()

@@ -1,9 +1,8 @@
-"""What must happen to running schedulers when the interpreter exits, and in a fork of the process."""
+"""What must happen to running schedulers when the interpreter exits."""
 
 from __future__ import annotations
 
 import atexit
-import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
 
         def end_at_exit(self) -> None:
             """Shut down at once; called at the interpreter's exit. Raises nothing."""
-
-        def mark_forked(self) -> None:
-            """Hear that this is a copy in a forked child. Takes no lock: the parent's may have been held."""
 
 
 # A scheduler lives until its shutdown even if nobody refers to it. Changed by single operations of a dict,
@@ -34,7 +30,6 @@ def keep(scheduler: Exiting) -> None:
         # atexit runs what was registered last first, so this comes before the end of logging, whose module
         # was imported earlier. The hook of concurrent.futures has run by then; nothing here needs it.
         atexit.register(_end_all)
-        os.register_at_fork(after_in_child=_mark_all_forked)
 
 
 def release(scheduler: Exiting) -> None:
@@ -50,9 +45,3 @@ def all_running() -> list[Exiting]:
 def _end_all() -> None:
     for scheduler in list(_running.values()):
         scheduler.end_at_exit()
-
-
-def _mark_all_forked() -> None:
-    for scheduler in list(_running.values()):
-        scheduler.mark_forked()
-    _running.clear()

@@ -96,10 +96,7 @@ class StoreWriter:
         # `_lock` guards the fields below. Callers may hold the scheduler's lock, so it is only ever held
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
-        self._lock = threading.RLock()
-        self.holds_lock = owner_check(self._lock)
-        self._work = threading.Condition(self._lock)  # the store thread waits here
-        self._progress = threading.Condition(self._lock)  # flush and close wait here
+        self.after_fork()
         self._queue: deque[Change] = deque()  # guarded by _lock
         self._put = 0  # changes accepted so far; guarded by _lock
         self._settled = 0  # of these, written or given up; guarded by _lock
@@ -113,6 +110,13 @@ class StoreWriter:
         self.failing_since = 0.0  # steady time
         self.failures = 0
         self.lost = 0  # guarded by _lock
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
+        self._lock = threading.RLock()
+        self.holds_lock = owner_check(self._lock)
+        self._work = threading.Condition(self._lock)  # the store thread waits here
+        self._progress = threading.Condition(self._lock)  # flush and close wait here
 
     @property
     def backlog(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from procsched import _forks
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from procsched._core.models import ExecutionRecord, ScheduledTask
@@ -21,6 +23,11 @@ class InMemoryTaskStore:
         # Guards `_tasks`; nothing else happens while it is held. Reentrant for a finalizer that interrupts a holder.
         self._lock = threading.RLock()
         self._tasks: dict[str, ScheduledTask] = {}  # in order of registration; guarded by _lock
+        _forks.note(self)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
+        self._lock = threading.RLock()
 
     def save(self, task: ScheduledTask) -> None:
         """Keep a snapshot of `task` in place of an earlier one."""

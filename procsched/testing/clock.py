@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
+from procsched import _forks
 from procsched._core.checks import finite_seconds, unix_seconds
 from procsched.clock import real_seconds
 
@@ -60,8 +61,7 @@ class FakeClock:
     def __init__(self, start: float | datetime = 0.0) -> None:
         # `_lock` guards the times, the waiters and the watchers. A waiter takes it with its own condition
         # held, so whoever holds it must never take a condition, nor call user code.
-        self._lock = threading.RLock()  # reentrant for a finalizer that interrupts a holder
-        self._parked_changed = threading.Condition(self._lock)
+        self._renew_lock()
         self._start = unix_seconds("start", start)  # guarded by _lock
         self._steady = _Elapsed()  # guarded by _lock
         self._asleep = _Elapsed()  # guarded by _lock
@@ -69,6 +69,16 @@ class FakeClock:
         self._parked: dict[_Waiter, None] = {}  # guarded by _lock
         self._watchers: dict[object, Callable[[], None]] = {}  # guarded by _lock
         self._last_look = threading.local()
+        _forks.note(self)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()  # reentrant for a finalizer that interrupts a holder
+        self._parked_changed = threading.Condition(self._lock)
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock, and nobody is parked."""
+        self._renew_lock()
+        self._parked.clear()
 
     def now(self) -> float:
         """Return wall time in UNIX seconds."""

@@ -55,13 +55,17 @@ class LocalPool:
         # `_lock` guards the fields of the pool. The source's may be taken while it is held (`next_call`),
         # never the other way; no action, ending or wait happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
-        self._lock = threading.RLock()
-        self.holds_lock = owner_check(self._lock)
+        self.after_fork()
         self._source: CallSource | None = None
         self._clock: FullClock | None = None
         self._closing = False  # guarded by _lock
         self._calls: dict[int, Call] = {}  # thread ident -> what it runs; guarded by _lock
         self._runs = 0  # ended; guarded by _lock
+
+    def after_fork(self) -> None:
+        """In a fork of the process: a thread that is not there may have held the lock."""
+        self._lock = threading.RLock()
+        self.holds_lock = owner_check(self._lock)
 
     def pack(self, action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the call as it is: it runs in this process, on these very objects."""

@@ -512,10 +512,32 @@ def test_start_that_fails_leaves_nothing() -> None:
 
     class Broken(ManualPool):
         def start(self, source: Any, clock: Any) -> None:
-            raise OSError("no descriptors left")
+            raise ValueError("no pool")
 
     scheduler = Scheduler(clock=FakeClock(START), pool=Broken())  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="descriptors"):
+    with pytest.raises(ValueError, match="no pool"):
         scheduler.start()
     with pytest.raises(RuntimeError, match="shut down"):
         scheduler.schedule("t", _nothing, OneTime(START))
+
+
+def test_start_that_the_system_refuses_may_be_tried_again() -> None:
+    """A pool that has no descriptors for now raises from start(), and the scheduler keeps its tasks."""
+
+    class Short(ManualPool):
+        refused = 0
+
+        def start(self, source: Any, clock: Any) -> None:
+            if not self.refused:
+                self.refused += 1
+                raise OSError("no descriptors left")
+            super().start(source, clock)
+
+    pool = Short()
+    scheduler = Scheduler(clock=FakeClock(START), pool=pool)  # type: ignore[arg-type]
+    scheduler.schedule("t", _nothing, OneTime(START))
+    with pytest.raises(OSError, match="descriptors"):
+        scheduler.start()
+    with scheduler:
+        support.eventually(lambda: pool.calls)
+        pool.end()
