@@ -16,7 +16,7 @@ import select
 import threading
 import time
 
-from procsched import _timerfd
+from procsched import _system, _timerfd
 from procsched._interrupts import owner_check
 from procsched._logs import say
 
@@ -38,7 +38,7 @@ class _ClockWatch:
         # Made here and not in the thread, although below Python 3.13 this loads ctypes: a fork while
         # another thread is importing leaves the child with a lock on that module that nobody opens.
         self.timer = _timerfd.timerfd_create(time.CLOCK_REALTIME)
-        self.wake_read, self.wake_write = os.pipe()
+        self.wake_read, self.wake_write = _system.pipe()
         self.poll = select.poll()
         self.poll.register(self.timer, select.POLLIN)
         self.poll.register(self.wake_read, select.POLLIN)

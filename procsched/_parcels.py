@@ -226,7 +226,7 @@ def _fill(parcel: Parcel, parts: list[bytes | memoryview]) -> bool:
     import fcntl
 
     try:
-        parcel.fd = _memfd()
+        parcel.fd = _system.lift(_memfd())
         for part in parts:
             view = memoryview(part)
             while view:

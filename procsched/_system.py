@@ -8,6 +8,7 @@ in `FEATURES`, switches features off, so that the tests can run the paths that o
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import errno
 import mmap
 import os
 import sys
@@ -54,6 +55,105 @@ def _pidfd_works() -> bool:
     except OSError:  # ENOSYS before Linux 5.3, EPERM under some seccomp filters
         return False
     return True
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have open (getrlimit(2), RLIMIT_NOFILE); very many if no limit."""
+    try:
+        import resource
+    except ImportError:
+        return sys.maxsize
+    soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return soft if soft >= 0 else sys.maxsize  # RLIM_INFINITY may be -1
+
+
+def open_descriptors() -> int:
+    """Return how many descriptors this process has open; 0 where nobody can say."""
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # that of the listing is closed by now
+    except OSError as error:
+        return descriptor_limit() if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+
+
+def remedy(error: BaseException) -> str:
+    """Return what to do about an error of the system that says that something has run out; empty for any other."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EMFILE:
+        return (
+            f"; this process may have {descriptor_limit()} descriptors open (RLIMIT_NOFILE): close some, raise the "
+            "limit (ulimit -n), or use fewer workers"
+        )
+    if number == errno.EAGAIN:
+        return (
+            "; the limit of processes (RLIMIT_NPROC, ulimit -u; pids.max of the cgroup) is reached: raise it"
+        )
+    return ""
+
+
+def lift(fd: int) -> int:
+    """Return a descriptor of the same file above the standard three, in the place of `fd`.
+
+    Where the program has closed its standard input, output or error, the next descriptor that anybody makes gets that
+    number. Ours must not: what C code or another library prints would go into it, and a program that becomes a daemon
+    opens /dev/null over it.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    if fd > 2:
+        return fd
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def pipe() -> tuple[int, int]:
+    """Return the reading and the writing end of a new pipe, both above the standard three.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    reader, writer = os.pipe()
+    if reader > 2:  # then so is the other
+        return reader, writer
+    try:
+        reader = lift(reader)
+    except BaseException:
+        os.close(writer)
+        raise
+    try:
+        return reader, lift(writer)
+    except BaseException:
+        os.close(reader)
+        raise
+
+
+def lift_socket(sock: Any) -> Any:
+    """Return a socket like `sock` whose descriptor is above the standard three, in the place of it. See `lift`."""
+    if sock.fileno() > 2:
+        return sock
+    return type(sock)(fileno=lift(sock.detach()))
+
+
+def socket_pair(socket: Any, **options: Any) -> tuple[Any, Any]:
+    """Return a connected pair of sockets, as `socket.socketpair(**options)`, above the standard three.
+
+    Args:
+        socket: the module that makes them, `socket` or its half that is written in C.
+    Raises:
+        OSError: no descriptor is left.
+    """
+    ours, theirs = socket.socketpair(**options)
+    try:
+        ours = lift_socket(ours)
+        return ours, lift_socket(theirs)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
 
 
 class Library:
@@ -111,15 +211,15 @@ def _address(memory: object) -> int:
     return int(_ctypes.addressof(_simple("c").from_buffer(memory)))
 
 
-def map_over(memory: mmap.mmap, fd: int, access: int) -> bool:
-    """Map a descriptor privately in the place of an anonymous mapping (mmap(2), MAP_FIXED); return whether it went.
+def map_over(memory: mmap.mmap, fd: int, access: int, *, shared: bool = False) -> bool:
+    """Map a descriptor in the place of an anonymous mapping (mmap(2), MAP_FIXED); return whether it went.
 
     A mapping that Python makes of a descriptor keeps a duplicate of that (before Python 3.13).
     """
     try:
         pointer, size, offset = _simple("P"), _simple("L"), _simple("l")
         where = pointer(_address(memory))
-        flags = mmap.MAP_PRIVATE | MAP_FIXED
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | MAP_FIXED
         return bool(libc().mmap(where, size(len(memory)), access, flags, fd, offset(0)) != -1)
     except (AttributeError, ImportError, OSError):
         return False
@@ -266,6 +366,21 @@ def _psutil_children(pid: int, *, recursive: bool) -> list[Any]:
     except psutil.Error:
         return []
     return found
+
+
+def reap_adopted(pidfd: int) -> None:
+    """Reap the process of a pid descriptor, should it have ended as a child that we have inherited; else do nothing.
+
+    That happens where this process is an init, as PID 1 in a container is, or a child subreaper by its own will: then
+    nobody else reaps what a dead guard or helper left. The descriptor stands for one process, so no other is reaped.
+    """
+    kind = getattr(os, "P_PIDFD", None)
+    if kind is None:
+        return
+    try:
+        os.waitid(kind, pidfd, os.WEXITED | os.WNOHANG)
+    except OSError:  # ECHILD: it is, or was, another's. EINVAL: before Linux 5.4
+        return
 
 
 class OwnChildren:

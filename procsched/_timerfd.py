@@ -10,7 +10,7 @@ import struct
 import sys
 import time
 
-from procsched._system import libc, offers
+from procsched._system import libc, lift, offers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,10 @@ def timerfd_create(clock: int) -> int:
         AttributeError: the C library has no such call.
     """
     if hasattr(os, "timerfd_create"):
-        return int(os.timerfd_create(clock, flags=FLAGS))
-    return int(_checked(libc().timerfd_create(clock, FLAGS), "timerfd_create"))
+        fd = int(os.timerfd_create(clock, flags=FLAGS))
+    else:
+        fd = int(_checked(libc().timerfd_create(clock, FLAGS), "timerfd_create"))
+    return lift(fd)
 
 
 def timerfd_arm(fd: int, at: float, *, absolute: bool = True, cancel_on_set: bool = False) -> None:

@@ -7,6 +7,8 @@ import _socket as socket
 import os
 from _struct import pack, unpack
 
+from procsched import _system
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -78,7 +80,7 @@ class Control:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 count = len(payload) // 4
-                self._fds += unpack(f"{count}i", payload[: count * 4])
+                self._fds += map(_system.lift, unpack(f"{count}i", payload[: count * 4]))
         self._pending += data
         return bool(data)
 

@@ -193,7 +193,7 @@ class Helper:
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self.control.send(("spawn_failed", number, f"fork failed: {error}"))
+            self.control.send(("spawn_failed", number, f"fork failed: {error}{_system.remedy(error)}"))
             return
         if pid == 0:
             _system.die_with_parent(me)

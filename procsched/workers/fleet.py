@@ -86,6 +86,9 @@ class Fleet(Alarm):
         self._closing = False
         self._close_steps = 0
         self._guard = guard
+        self._mourned: set[int] = (
+            set()
+        )  # pid descriptors of workers whose helper has ended, and which are about to
 
     # -- workers come --------------------------------------------------------------------------------------
 
@@ -121,7 +124,9 @@ class Fleet(Alarm):
             for _ in range(missing):
                 self._spawn(spare=spare)
         except Exception as error:  # no descriptors, processes or memory; or no interpreter to start
-            self._start_failed(f"no worker could be started: {type(error).__name__}: {error}", None)
+            self._start_failed(
+                f"no worker could be started: {type(error).__name__}: {error}{_system.remedy(error)}", None
+            )
 
     def on_alarm(self, now: float) -> None:
         """The back-off before the next start is over; or a shutdown takes too long."""
@@ -154,14 +159,14 @@ class Fleet(Alarm):
 
         assert self.launcher is not None
         with contextlib.ExitStack() as undo:  # whatever is missing in between, nothing stays
-            ours, theirs = socket.socketpair()
+            ours, theirs = _system.socket_pair(socket)
             undo.callback(ours.close)
             with theirs:
-                side_read, side_write = os.pipe()
+                side_read, side_write = _system.pipe()
                 undo.callback(os.close, side_read)
                 their_parcels = None
                 try:
-                    parcels, their_parcels = socket.socketpair(type=socket.SOCK_DGRAM)
+                    parcels, their_parcels = _system.socket_pair(socket, type=socket.SOCK_DGRAM)
                     undo.callback(parcels.close)
                     ours.setblocking(False)
                     parcels.setblocking(False)
@@ -463,6 +468,7 @@ class Fleet(Alarm):
             if call is not None:
                 outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
                 ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
+            self._mourn(worker)
             self._remove(worker)
         if not self._closing:
             self.pool.count("helper_restarts")
@@ -478,6 +484,25 @@ class Fleet(Alarm):
             self._start_failed(failure[0] + hint, failure[1])
         else:
             self.ensure(wanted=True)
+
+    def _mourn(self, worker: Worker) -> None:
+        """Wait for the end of a worker that the helper cannot reap: it may be left to this process to do so."""
+        if worker.pidfd is None:
+            return
+        fd, worker.pidfd = worker.pidfd, None
+        self._mourned.add(fd)
+        self.loop.watch(fd, READ, lambda _events: self._on_mourned(fd))
+
+    def _on_mourned(self, fd: int) -> None:
+        self._bury(fd)
+        if self._closing and self.launcher is None and not self.workers:
+            self._finish()
+
+    def _bury(self, fd: int) -> None:
+        self._mourned.discard(fd)
+        self.loop.forget(fd)
+        _system.reap_adopted(fd)
+        os.close(fd)
 
     # -- starting fails ------------------------------------------------------------------------------------
 
@@ -533,6 +558,10 @@ class Fleet(Alarm):
     def _close_further(self, now: float) -> None:
         """Hurry a shutdown along: the helper is told to end what is left, a second later it is killed."""
         if self.launcher is None:
+            if not self.workers:
+                for fd in tuple(self._mourned):  # they are dead in all but the end
+                    self._bury(fd)
+                self._finish()
             return
         self._close_steps += 1
         if self._close_steps == 1 and not self.launcher.closing:
@@ -543,6 +572,10 @@ class Fleet(Alarm):
         self.loop.hurry(self.alarm)
 
     def _finish(self) -> None:
+        if self._mourned:
+            self.alarm = time.monotonic() + 1.0
+            self.loop.hurry(self.alarm)
+            return
         self.alarm = math.inf
         self.release()
         self.pool.on_closed()

@@ -20,6 +20,13 @@ _BOOT = (
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+# Those of -X that change how code runs, or where it is compiled to.
+OPTIONS = (
+    "dev", "utf8", "int_max_str_digits", "no_debug_ranges", "frozen_modules", "pycache_prefix", "warn_default_encoding",
+    "gil", "thread_inherit_context", "context_aware_warnings",
+)  # fmt: skip
+
+
 def interpreter_arguments() -> list[str]:
     """Return the interpreter and the options with which this one runs."""
     executable = sys.executable
@@ -38,8 +45,12 @@ def interpreter_arguments() -> list[str]:
         arguments.append("-S")
     if sys.flags.ignore_environment:
         arguments.append("-E")
+    if sys.flags.no_user_site:
+        arguments.append("-s")
+    if sys.flags.bytes_warning:
+        arguments.append("-" + "b" * sys.flags.bytes_warning)
     arguments += [word for option in sys.warnoptions for word in ("-W", option)]
-    for name in ("dev", "utf8", "int_max_str_digits", "no_debug_ranges", "frozen_modules"):
+    for name in OPTIONS:
         if name in sys._xoptions:
             value = sys._xoptions[name]
             arguments += ["-X", name if value is True else f"{name}={value}"]
@@ -70,7 +81,7 @@ class Guard:
         arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
         self.pid = 0
         self.pidfd: int | None = None
-        self.socket, theirs = _socket.socketpair()
+        self.socket, theirs = _system.socket_pair(_socket)
         high = -1
         try:
             self.socket.setblocking(False)
@@ -82,8 +93,10 @@ class Guard:
             ]
             for fd in (1, 2):
                 try:
-                    os.fstat(fd)
+                    passed_on = os.get_inheritable(fd)
                 except OSError:
+                    passed_on = False
+                if not passed_on:  # closed here, or a file of the program's that it does not pass on
                     actions.append((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0))
             self.pid = os.posix_spawn(
                 arguments[0],
@@ -95,7 +108,7 @@ class Guard:
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
             if _system.offers("pidfd"):
-                self.pidfd = os.pidfd_open(self.pid)
+                self.pidfd = _system.lift(os.pidfd_open(self.pid))
         except BaseException:
             self.abandon()
             raise

@@ -273,6 +273,7 @@ class Launcher:
 
     def _on_helper_dead(self, _events: int) -> None:
         assert self._helper_fd is not None
+        _system.reap_adopted(self._helper_fd)
         self.loop.forget(self._helper_fd)
         os.close(self._helper_fd)
         self._helper_fd = None
@@ -304,7 +305,7 @@ def _duplicates(fds: Sequence[int]) -> tuple[int, ...]:
     """Return copies of descriptors: all of them, or none and an OSError."""
     made: list[int] = []
     try:
-        made.extend(map(os.dup, fds))
+        made.extend(_system.lift(os.dup(fd)) for fd in fds)
     except OSError:
         _close_all(made)
         raise

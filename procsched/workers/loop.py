@@ -259,9 +259,9 @@ class _Later(Alarm):
 
 def _make_wakeup() -> tuple[int, int]:
     if _system.offers("eventfd"):
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        fd = _system.lift(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         return fd, fd
-    reader, writer = os.pipe()
+    reader, writer = _system.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     return reader, writer
@@ -301,4 +301,10 @@ class _SelectPoller:
 
 
 def _make_poller() -> Any:
-    return select.epoll(select.EPOLL_CLOEXEC) if hasattr(select, "epoll") else _SelectPoller()
+    if not hasattr(select, "epoll"):
+        return _SelectPoller()
+    poller = select.epoll(select.EPOLL_CLOEXEC)
+    if poller.fileno() > 2:
+        return poller
+    with poller:  # see `lift`
+        return select.epoll.fromfd(_system.lift(os.dup(poller.fileno())))

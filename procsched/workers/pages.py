@@ -21,7 +21,7 @@ class Pages:
     def __init__(self, count: int) -> None:
         self.fd = _memory_file(count * PAGE_SIZE)
         try:
-            self._map = mmap.mmap(self.fd, count * PAGE_SIZE)
+            self._map = _map(self.fd, count * PAGE_SIZE)
         except BaseException:
             os.close(self.fd)
             raise
@@ -56,15 +56,27 @@ class Pages:
         os.close(self.fd)
 
 
+def _map(fd: int, size: int) -> mmap.mmap:
+    """Return the memory of a descriptor. Where a standard one is closed, without the duplicate that Python keeps."""
+    probe = os.dup(fd)
+    os.close(probe)
+    if probe <= 2:  # the number that the duplicate would get: see `_system.lift`
+        memory = mmap.mmap(-1, size)
+        if _system.map_over(memory, fd, mmap.PROT_READ | mmap.PROT_WRITE, shared=True):
+            return memory
+    return mmap.mmap(fd, size)
+
+
 def _memory_file(size: int) -> int:
     """Return a descriptor of `size` zero bytes that nobody else can find and that goes with its users."""
     if _system.offers("memfd"):
-        fd = os.memfd_create("procsched", os.MFD_CLOEXEC)
+        fd = _system.lift(os.memfd_create("procsched", os.MFD_CLOEXEC))
     else:
         import tempfile
 
         fd, path = tempfile.mkstemp(prefix="procsched-")
         os.unlink(path)
+        fd = _system.lift(fd)
     try:
         os.ftruncate(fd, size)
     except BaseException:

@@ -15,6 +15,7 @@ Which call goes to which worker, and when, is in `dispatch.py`, with the rules o
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import math
@@ -23,6 +24,7 @@ import os
 import threading
 import time
 
+from procsched import _system
 from procsched._core import wire
 from procsched._core.checks import whole_number
 from procsched._core.models import Outcome, Sealed, WorkerStats
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
 # much as booking some of them.
 GATHER, GATHERED = 0.0001, 16
 
+# Descriptors of this process: of the pool itself, with those that a start needs for a moment; and of each worker.
+POOL_DESCRIPTORS, WORKER_DESCRIPTORS = 14, 6
+
 # What has become of the workers that are gone: each is counted under one of these. With those that are left they add up
 # to `spawned`.
 ENDS = ("left_workers", "killed_workers", "crashed_workers", "lost_workers")
@@ -74,7 +79,8 @@ class ProcessPool(Dispatcher):
     """Runs calls in supervised child processes that can be ended with everything they started.
 
     Args:
-        workers: how many calls run at once; the number of CPUs that this process may use by default.
+        workers: how many calls run at once; by default the number of CPUs that this process may use, or fewer where
+            half of its descriptors would not do for so many.
         initializer, initargs: called in each worker before its first call. If it raises, or does not return within
             `start_timeout`, the calls that wait for a worker end as CRASHED with its traceback.
         preload: names of modules that are imported once, in the helper, and shared by all workers.
@@ -107,7 +113,7 @@ class ProcessPool(Dispatcher):
         capture_output: bool = False,
         start_timeout: float = 30.0,
     ) -> None:
-        size = whole_number("workers", _cpus() if workers is None else workers)
+        size = whole_number("workers", _default_size() if workers is None else workers)
         options = PoolOptions(
             initializer=initializer,
             initargs=initargs,
@@ -149,10 +155,11 @@ class ProcessPool(Dispatcher):
 
         Raises:
             SchedulerStateError: the pool has served somebody before.
-            OSError: no descriptors are left, say.
+            OSError: this process may not have the descriptors that its workers need, say.
         """
         if self._source is not None:
             raise SchedulerStateError("this pool already serves a scheduler or an executor; make a new one")
+        check_descriptors(self.size)
         self.real_clock = isinstance(clock, SystemClock)
         self.awake = getattr(clock, "awake", clock.monotonic)
         self._pid = os.getpid()
@@ -254,6 +261,7 @@ class ProcessPool(Dispatcher):
         """In a fork of the process: another thread may have held the lock, and there is none any more to let it go."""
         self.lock = threading.RLock()
         self.holds_lock = owner_check(self.lock)
+        self.reading = threading.RLock()
 
     # -- the I/O thread ------------------------------------------------------------------------------------
 
@@ -510,6 +518,28 @@ class ProcessPool(Dispatcher):
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 # States that `WorkerStats` does not tell apart.
 _SHOWN = {WorkerState.FAILING: "starting", WorkerState.DUMPING: "asked", WorkerState.LEAVING: "dying"}
+
+
+def check_descriptors(size: int) -> None:
+    """Refuse a pool for which this process has no descriptors: else it would be found out in the midst of the work.
+
+    Raises:
+        OSError: EMFILE, with the figures and what to do.
+    """
+    limit, used = _system.descriptor_limit(), _system.open_descriptors()
+    needed = POOL_DESCRIPTORS + WORKER_DESCRIPTORS * (size + 1)  # with a spare
+    if used + needed > limit:
+        raise OSError(
+            errno.EMFILE,
+            f"a pool of {size} workers needs up to {needed} descriptors, and this process has {used} open of the "
+            f"{limit} that it may have (RLIMIT_NOFILE): raise the limit (ulimit -n), close some, or use fewer workers",
+        )
+
+
+def _default_size() -> int:
+    """Return the number of CPUs, or fewer where half of the descriptors would not do for so many workers."""
+    most = (_system.descriptor_limit() // 2 - POOL_DESCRIPTORS) // WORKER_DESCRIPTORS - 1
+    return max(1, min(_cpus(), most))
 
 
 def _cpus() -> int:

@@ -565,9 +565,9 @@ class Worker(Sender):
             self.sock.close()
         self.tokens.close()
         self.parcels.close()
-        for fd in (self.output.fd, self.pidfd):
-            if fd is not None:
-                os.close(fd)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        os.close(self.output.fd)
         self.pidfd = None
         loop.alarms.discard(self)
         self.page.release()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 
+from procsched import _system
 from procsched._core.wire import TOKEN
 
 _MOST = 512  # tokens that can be in a pipe: far fewer calls are sent to a worker ahead
@@ -27,7 +28,7 @@ class Tokens:
         Raises:
             OSError: no descriptors are left.
         """
-        self.reader, self.writer = os.pipe()
+        self.reader, self.writer = _system.pipe()
         os.set_blocking(self.reader, False)  # for the worker's end too: it is the same open file
         os.set_blocking(self.writer, False)
         # What was read last stays here, should a signal handler raise before the caller has seen it.
