@@ -534,10 +534,12 @@ def test_start_that_the_system_refuses_may_be_tried_again() -> None:
             super().start(source, clock)
 
     pool = Short()
-    scheduler = Scheduler(clock=FakeClock(START), pool=pool)  # type: ignore[arg-type]
-    scheduler.schedule("t", _nothing, OneTime(START))
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=pool)  # type: ignore[arg-type]
+    task = scheduler.schedule("t", _nothing, OneTime(START + 1))
     with pytest.raises(OSError, match="descriptors"):
         scheduler.start()
     with scheduler:
-        support.eventually(lambda: pool.calls)
+        clock.advance(1)
         pool.end()
+        assert task.status is TaskStatus.SUCCEEDED

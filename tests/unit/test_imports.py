@@ -104,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
     "procsched.call_options": CORE | {"procsched._jitter"},
     "procsched.callbacks": EDGES | {"procsched.workers"},
-    "procsched.exits": {"procsched.calls"},
+    "procsched.exits": {"procsched._forks", "procsched.calls"},
     "procsched.calls": EDGES
     | {
         "procsched._parts",
