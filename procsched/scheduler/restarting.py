@@ -39,6 +39,11 @@ class RestartingDriver(ClosingDriver):
         self._load_lock = threading.RLock()
         self._loads = False  # guarded by _load_lock
 
+    def after_fork(self) -> None:
+        """In a fork of the process: see `ClosingDriver`."""
+        super().after_fork()
+        self._load_lock = threading.RLock()
+
     def _load(self) -> None:
         """Load the store, once. With no lock held.
 
