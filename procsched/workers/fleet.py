@@ -312,12 +312,14 @@ class Fleet(Alarm):
             verdicts.facts_of(ending, status)
             worker.add_output(ending, call)
         failure = None
+        killed = False
         if not worker.ready and worker.imports:
             self._modules = None  # one of them may be to blame: whoever calls it is told
             self.loop.call_soon(lambda: self.ensure(wanted=True))
         elif not worker.ready and was is not WorkerState.LEAVING:
-            words = f"the worker could not start: it died ({verdicts.exit_words(status)[0]})"
-            text, traceback = worker.start_error or (words, None)
+            how = verdicts.exit_words(status)[0]
+            text, traceback = worker.start_error or (f"the worker could not start: it died ({how})", None)
+            killed = worker.start_error is None and how == "SIGKILL"
             failure = text, traceback or worker.output.take()[1]
         if call is not None and ending is not None:
             ending.error = verdicts.note_stuck(ending.error, stuck)
@@ -326,7 +328,7 @@ class Fleet(Alarm):
         if self._closing:
             self._check_empty()
         elif failure is not None:
-            self._start_failed(*failure)
+            self._start_failed(*failure, killed=killed)
         else:
             self.pool.pump()
             # Later, for it takes a while, and who has waited for this ending is to run first.
@@ -510,8 +512,12 @@ class Fleet(Alarm):
         self._backoff = min(max(FIRST_BACKOFF, self._backoff * 2), LAST_BACKOFF)
         self.not_before = time.monotonic() + self._backoff
 
-    def _start_failed(self, error: str, traceback: str | None) -> None:
-        """A worker could not be started: an error for those who wait, if nobody else can serve them."""
+    def _start_failed(self, error: str, traceback: str | None, *, killed: bool = False) -> None:
+        """A worker could not be started: an error for those who wait, if nobody else can serve them.
+
+        Args:
+            killed: somebody sent it SIGKILL. If it was not itself, the next one starts: only a second is an error.
+        """
         self._slow_down()
         if not (self.failures or self.early_deaths):
             self.failing_since = time.monotonic()
@@ -522,7 +528,7 @@ class Fleet(Alarm):
             worker.state in RUNNING_STATES or worker.state is WorkerState.IDLE
             for worker in self.workers.values()
         )
-        if serving:
+        if serving or (killed and self.failures == 1):
             self.ensure(wanted=True)
         else:
             self.pool.refuse_waiting(error, traceback)

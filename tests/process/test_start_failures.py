@@ -12,7 +12,8 @@ import pytest
 
 from procsched import Outcome, WorkerCrashedError
 from tests import faults, support
-from tests.pools import Bench, helper_pid, only_record
+from tests.pools import Bench, helper_pid, only_record, told_pids
+from tests.schedulers import hang_once
 
 
 def assert_all_fail(bench: Bench, text: str, cause: str = "") -> None:
@@ -240,3 +241,13 @@ def test_a_helper_that_dies_again_and_again_is_started_ever_later(tmp_path: Path
         last = support.eventually(lambda: bench.executor.stats().problems[5:])[0]
         assert "in a row" not in last
         assert "started in 0.1 s" in last
+
+
+def test_a_worker_that_is_killed_while_it_starts_fails_nobody(tmp_path: Path) -> None:
+    """SIGKILL from outside says nothing about the initializer: the calls that wait are served by the next worker."""
+    told, once = str(tmp_path / "told"), str(tmp_path / "once")
+    with Bench(tmp_path, 1, initializer=hang_once, initargs=(told, once)) as bench:
+        futures = [bench.submit(faults.add, n, 1) for n in range(3)]
+        os.kill(told_pids(told)[0], signal.SIGKILL)
+        assert [future.result(support.TIMEOUT) for future in futures] == [1, 2, 3]
+        assert bench.counters()["start_failures"] == 1
