@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LENGTH = 4
 _MOST_FDS = 64
+_CAP = 1 << 26  # bytes of a message: all that a process inherits is below that
 
 
 class Control:
@@ -27,7 +28,9 @@ class Control:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._pending = bytearray()
-        self._fds: list[int] = []
+        # The descriptors that came with each message that brought some and is not whole yet. One read never returns
+        # those of two messages (unix(7)); where none was left to put them into, there are fewer, or none.
+        self._fds: list[list[int]] = []
 
     @classmethod
     def of(cls, fd: int) -> Control:
@@ -43,10 +46,11 @@ class Control:
         self.sock.close()
 
     def forget(self) -> None:
-        """In a fork: close the socket and what came with messages that are not whole yet."""
+        """Close the socket, and what came with messages that are not whole yet: in a fork, or at the end."""
         self.sock.close()
-        for fd in self._fds:
-            os.close(fd)
+        for fds in self._fds:
+            for fd in fds:
+                os.close(fd)
         self._fds.clear()
 
     def send(self, message: object, fds: list[int] | tuple[int, ...] = ()) -> None:
@@ -74,27 +78,39 @@ class Control:
 
     def _read(self) -> bool:
         """Read once; return False at the end of the stream."""
-        data, ancillary, _flags, _address = self.sock.recvmsg(
+        data, ancillary, flags, _address = self.sock.recvmsg(
             1 << 13, socket.CMSG_SPACE(_MOST_FDS * 4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         )
+        fds: list[int] = []
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 count = len(payload) // 4
-                self._fds += map(_system.lift, unpack(f"{count}i", payload[: count * 4]))
+                fds += map(_system.lift, unpack(f"{count}i", payload[: count * 4]))
+        if fds or flags & socket.MSG_CTRUNC:  # some are missing: this process had no room for them
+            self._fds.append(fds)
         self._pending += data
         return bool(data)
 
     def _next(self) -> tuple[Any, list[int]] | None:
+        """Return a message that is whole, with its descriptors, of which some may be missing.
+
+        Raises:
+            OSError: what came is no message, and nothing behind it can be found.
+        """
         pending = self._pending
         if len(pending) < _LENGTH:
             return None
         size = int.from_bytes(pending[:_LENGTH], "little")
+        if size > _CAP:
+            raise OSError(f"a message of {size} bytes is none")
         if len(pending) < _LENGTH + size:
             return None
-        message, count = pickle.loads(memoryview(pending)[_LENGTH : _LENGTH + size].tobytes())
+        try:
+            message, count = pickle.loads(memoryview(pending)[_LENGTH : _LENGTH + size].tobytes())
+        except Exception as error:
+            raise OSError(f"what came is no message: {error}") from error
         del pending[: _LENGTH + size]
-        fds, self._fds = self._fds[:count], self._fds[count:]
-        return message, fds
+        return message, self._fds.pop(0) if count and self._fds else []
 
     def receive(self) -> tuple[Any, list[int]]:
         """Wait for one message; ``(None, [])`` when the other side has gone."""
@@ -106,7 +122,10 @@ class Control:
                 return None, []
 
     def receive_available(self) -> list[tuple[Any, list[int]]]:
-        """Read once and return the messages that are complete; ``(None, [])`` stands for the end."""
+        """Read once and return the messages that are complete; ``(None, [])`` stands for the end.
+
+        What is no message is the end too: the other side, or whatever has its descriptor, is not to be understood.
+        """
         found: list[tuple[Any, list[int]]] = []
         open_ = True
         try:
@@ -115,8 +134,11 @@ class Control:
             pass
         except OSError:
             open_ = False
-        while (message := self._next()) is not None:
-            found.append(message)
+        try:
+            while (message := self._next()) is not None:
+                found.append(message)
+        except OSError:
+            open_ = False
         if not open_:
             found.append((None, []))
         return found

@@ -8,6 +8,7 @@ them (unix(7), SCM_RIGHTS).
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import errno
 import functools
 import gc
 import io
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # What most actions import in the end. Nothing here needs it, so it is imported once the first worker is on its way.
 COMMON = ("ctypes", "pickle", "signal", "socket", "threading")
+
+WORKER_FDS = 4  # that come with the request for one
 
 
 class _BecomeWorker(BaseException):
@@ -189,6 +192,8 @@ class Helper:
         """Fork a worker. In the child this raises `_BecomeWorker`."""
         me = os.getpid()
         try:
+            if len(fds) < WORKER_FDS:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
         except OSError as error:
             for fd in fds:

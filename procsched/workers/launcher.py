@@ -242,7 +242,7 @@ class Launcher:
             self._control.sock.shutdown(2)  # SHUT_RDWR: a fork of this process may hold a copy open
         except OSError:  # the other side has gone before
             pass
-        self._control.sock.close()
+        self._control.forget()
         self._control = None
         self._drop_unsent()
 

@@ -97,3 +97,18 @@ def test_a_helper_without_its_guard_is_not_killed_in_the_midst_of_its_work() -> 
             assert helper.wait(support.TIMEOUT) == -signal.SIGKILL
         finally:
             os.close(descriptor)
+
+
+def test_garbage_between_helper_and_parent_costs_the_helper(tmp_path: Path) -> None:
+    """A helper that is not understood any more is replaced; what it has sent along is not left open."""
+    with Bench(tmp_path, 2) as bench:
+        bench.submit(faults.add, 1, 2).result(support.TIMEOUT)
+        pid = bench.ready_pids()[0]
+        launcher = bench.core.pool.fleet.launcher
+        assert launcher is not None
+        helper = helper_pid()
+        bench.core.pool.loop.call_soon(lambda: launcher._control._pending.extend(b"\xff" * 100))
+        os.kill(pid, signal.SIGKILL)  # so that there is something to be said
+        support.assert_gone(helper)
+        assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
+        bench.assert_usable()
