@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
                 failed += 1
                 if failed <= options.most:
                     tell(*each)
-            if done % (CHUNK * 20) == 0:
+            if done % (CHUNK * 4) == 0:
                 print(f"{done} seeds, {steps} steps, {failed} failed", flush=True)
     seconds = time.perf_counter() - began
     print(f"\n{'covered':44}{'times':>12}")

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from procsched import InMemoryTaskStore, Scheduler
-from procsched.scheduler.driver import CLOSED
+from procsched.scheduler.driver import CLOSED, RUNNING
 from procsched.workers import base as calls
 from tests.simulation.checker import Checker
 from tests.simulation.children import Processes
@@ -53,7 +53,11 @@ class Listener:
         if self.kind == "raises" and self.world.rng.random() < 0.2:
             self.world.seen["a listener raises"] += 1
             raise RuntimeError("listener")
-        if self.kind == "shuts down" and self.world.rng.random() < 0.01 and not self.world.scheduler._closing:
+        if (
+            self.kind == "shuts down"
+            and self.world.rng.random() < 0.01
+            and self.world.scheduler._state == RUNNING
+        ):
             self.world.seen["a listener shuts down"] += 1
             self.users.shut_down(listener=True)
 
