@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.edges import replaced
+from tests.simulation.kinds import never
 from tests.simulation.run import Result, run_seed
 
 SELDOM = 100  # seeds between two collections of garbage
@@ -103,6 +104,8 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{'covered':44}{'times':>12}")
     for kind in sorted(seen):
         print(f"{kind:44}{seen[kind]:>12}")
+    for kind in never(seen):
+        print(f"{kind:44}{'NEVER':>12}")
     print(f"\n{done} seeds, {steps} steps, {failed} failed; {1000 * seconds / max(done, 1):.2f} ms a seed")
     return 1 if failed else 0
 

@@ -147,6 +147,13 @@ class Books(Ledger):
                 self.fail(f"{name} is {entry.status}, and waits nowhere")
         if set(report.returned) != self.given_back:
             self.fail(f"{report.returned} were returned, and {self.given_back} were told")
+        if self.engine.counters["returned"] != self.returned:
+            self.fail(f"{self.engine.counters['returned']} were returned, and {self.returned} were told")
+        for killed, names in ((False, report.finished), (True, report.killed)):
+            if set(names) != self.ended_in_closing[killed]:
+                self.fail(
+                    f"{names} are reported, killed: {killed}, and really: {self.ended_in_closing[killed]}"
+                )
         for name in report.killed:
             if self.last[name].record is None or self.last[name].record.outcome is not Outcome.KILLED:
                 self.fail(f"{name} was killed by the shutdown, and its last record says otherwise")

@@ -57,6 +57,11 @@ class Ledger:
         self.slots_of: dict[str, set[float]] = {}
         self.slots_run: Counter[str] = Counter()
         self.given_back: set[str] = set()
+        self.returned = 0
+        self.ended_in_closing: dict[bool, set[str]] = {
+            False: set(),
+            True: set(),
+        }  # by whether the shutdown did it
 
     def line(self) -> float:
         """This moment on the steady line."""

@@ -76,6 +76,7 @@ class Telling(Judging):
             self._on_start(entry, before)
         if text == "returned by the shutdown":
             self.given_back.add(name)
+            self.returned += 1
 
     def _on_start(self, entry: Any, before: TaskStatus) -> None:
         call = entry.live
@@ -166,6 +167,9 @@ class Telling(Judging):
         if record.finished_at < record.started_at:
             self.fail(f"the record of {key} ends before it begins")
         self._judge(attempted, record)
+        if self.engine.closing:
+            killed = outcome is Outcome.KILLED and attempted.call.reason == "shutdown"
+            self.ended_in_closing[killed].add(name)
         if len(entry.backlog) >= entry.handle.task.max_catch_up:
             self.fail(
                 f"{name} has {len(entry.backlog)} slots to catch up, and may have {entry.handle.task.max_catch_up}"
