@@ -321,7 +321,10 @@ class Engine(Restoring):
         for question in list(self.open_questions):
             entry = question.entry
             if question.why in (AFTER_RUN, AFTER_LOSS):
-                self.settle(question, None, "its schedule did not answer before the shutdown", wall, line)
+                plan, error = None, "its schedule did not answer before the shutdown"
+                if planning.is_computed(entry.handle.schedule):  # it stood behind one that does not answer
+                    plan, error = question.answer(), ""
+                self.settle(question, plan, error or None, wall, line)
             elif question.why == MISFIRE and entry.generation == question.generation:
                 self.counters["returned"] += 1
                 ids.append(entry.handle.task.id)

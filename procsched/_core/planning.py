@@ -41,6 +41,11 @@ def kind_of(schedule: object) -> int:
     return _KINDS.get(type(schedule), OTHER)
 
 
+def is_computed(schedule: object) -> bool:
+    """Return whether a schedule may take milliseconds, but runs no code of a user's. A subclass may do anything."""
+    return "computed" in type(schedule).__dict__ or kind_of(schedule) != OTHER
+
+
 def check_schedule(schedule: object) -> None:
     """Refuse what is no schedule."""
     if isinstance(schedule, type):

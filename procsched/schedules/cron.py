@@ -58,6 +58,8 @@ class CronSchedule:
 
     __slots__ = ("_rule", "_zone", "expression", "tz")
     __match_args__ = ("expression",)
+    # Tells the scheduler that it answers by computing alone, so that it may be asked where nobody can wait.
+    computed = True
 
     expression: str
     tz: str

@@ -14,6 +14,7 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    CronSchedule,
     EventLog,
     FakeClock,
     FixedRate,
@@ -298,6 +299,31 @@ def test_hanging_schedule_does_not_hold_the_shutdown() -> None:
     assert len(task.history) == 1
     assert task.status is S.FAILED
     hang.set()
+
+
+@pytest.mark.slow
+def test_hanging_schedule_fails_no_other_task() -> None:
+    """A cron schedule that would be asked behind one that hangs is answered, and its task goes on after a restart."""
+    hang, entered = threading.Event(), threading.Event()
+
+    def following(record: object, now: float) -> None:
+        entered.set()
+        hang.wait(support.TIMEOUT)
+
+    scheduler, held = Scheduler(pool=ThreadPool(2)), Held()
+    scheduler.start()
+    cron = scheduler.schedule("cron", held, CronSchedule("* * * * * *"))
+    assert held.started.wait(support.TIMEOUT)
+    hanging = scheduler.schedule("hanging", _nothing, Foreign(0.0, following))
+    assert entered.wait(support.TIMEOUT)
+    held.release.set()
+    support.eventually(lambda: len(scheduler.engine.open_questions) == 2, what="both have run")
+    scheduler.shutdown(timeout=0.05)
+    hang.set()
+    assert hanging.status is S.FAILED
+    assert cron.status is S.SCHEDULED
+    assert cron.next_run_at is not None
+    assert len(cron.history) == 1
 
 
 @pytest.mark.slow

@@ -185,4 +185,10 @@ MUTATIONS = (
         "        if outlet.removed:\n            return 0  # its losses are counted\n",
         "",
     ),
+    Mutation(
+        "a schedule that hangs at a shutdown fails the tasks behind it",
+        "_core/engine.py",
+        "                if planning.is_computed(entry.handle.schedule):",
+        "                if False:",
+    ),
 )
