@@ -455,8 +455,7 @@ class Driver:
             self.pool.pump()  # first: what is ready does not wait for slow schedules
         for question in questions:
             self._answer(question)
-        if questions:
-            self.pool.pump()
+            self.pool.pump()  # for the same reason
         return moved or bool(questions)
 
     def _make_ready_locked(self) -> None:
@@ -503,7 +502,11 @@ class Driver:
             with self._lock:
                 self._wake_timer_locked()
             return
+        with self._lock:
+            outrun, self.engine.ready.outrun = self.engine.ready.outrun, False
         try:
+            if outrun:
+                self._recall()
             self.pool.pump()
         except Exception as error:
             # A clock of the user's, say. What was asked for is done; the timer pumps again.

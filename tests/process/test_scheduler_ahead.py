@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +132,22 @@ def test_paused_before_its_start(behind: Behind) -> None:
     assert behind.scheduler.resume(behind.tasks[0])
     behind.rig.settle()
     assert behind.words() == ["first", "t1", "t2", "t3", "t4", "t0"]
+
+
+def test_outrun_by_a_more_urgent_one_that_is_resumed(behind: Behind) -> None:
+    """A task of high priority that a thread resumes starts before those that were sent ahead meanwhile."""
+    scheduler = behind.scheduler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sending, "BRIEF", 3600.0)
+        urgent = behind.add("urgent", Priority.HIGH)
+        assert scheduler.pause(urgent)
+        scheduler.pool.pump()
+        support.eventually(lambda: behind.engine.ready.lent == 5, what="the others are sent ahead again")
+    thread = threading.Thread(target=scheduler.resume, args=(urgent,))
+    thread.start()
+    thread.join(support.TIMEOUT)
+    behind.open()
+    assert behind.words() == ["first", "urgent", "t0", "t1", "t2", "t3", "t4"]
 
 
 def test_outrun_by_a_more_urgent_one(behind: Behind) -> None:
