@@ -157,8 +157,10 @@ MUTATIONS = (
         "what is ready waits for slow schedules",
         "scheduler/driver.py",
         "        if ready:\n            self.pool.pump()  # first: what is ready does not wait for slow schedules\n"
-        "        for question in questions:\n            self._answer(question)\n        if questions:\n",
-        "        for question in questions:\n            self._answer(question)\n        if ready or questions:\n",
+        "        for question in questions:\n            self._answer(question)\n            self.pool.pump()"
+        "  # for the same reason\n",
+        "        for question in questions:\n            self._answer(question)\n"
+        "        if ready or questions:\n            self.pool.pump()\n",
     ),
     Mutation(
         "a slot that a slow schedule is asked about is lost in a shutdown",
@@ -190,5 +192,11 @@ MUTATIONS = (
         "_core/engine.py",
         "                if planning.is_computed(entry.handle.schedule):",
         "                if False:",
+    ),
+    Mutation(
+        "what is revived or resumed does not go before what was sent ahead",
+        "scheduler/driver.py",
+        "            if outrun:\n                self._recall()\n            self.pool.pump()\n",
+        "            self.pool.pump()\n",
     ),
 )
