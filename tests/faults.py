@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from procsched import TaskTimeoutError, _system, killable
 from procsched._core import wire
+from procsched.child.worker import HIGH_FD
 from tests import support
 
 FOREVER = 3600.0
@@ -364,6 +365,30 @@ BREAKS: tuple[Callable[[str], object], ...] = (
     write_huge_claim,
     write_no_pickle,
 )
+
+
+def write_bytes(which: int, pieces: list[bytes], path: str, then: str) -> str:
+    """Write anything into one of the descriptors of the worker's own, as the wire is made of, and go on somehow.
+
+    Args:
+        which: 0 its socket, 1 the pipe for output, 2 that of the tokens, 3 the socket for descriptors.
+        then: "hang", "return" or "exit".
+    """
+    own = sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) >= HIGH_FD)
+    fd = own[which]
+    if which == 2:  # it has the reading end alone
+        fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+    for piece in pieces:
+        with contextlib.suppress(OSError):
+            os.write(fd, piece)
+    if which == 2:
+        os.close(fd)
+    support.tell(path, os.getpid())
+    if then == "exit":
+        os._exit(6)
+    while then == "hang":
+        time.sleep(FOREVER)
+    return "returned"
 
 
 def write_half_frame(path: str) -> NoReturn:

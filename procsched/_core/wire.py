@@ -68,7 +68,10 @@ APART = 4  # ... whose descriptor was sent through the other socket; the payload
 WHOLE = 8  # ... as it is
 PARCEL = APART | WHOLE
 
-TOKEN = Struct("<Q")  # what allows a worker to begin a call that was sent AHEAD: its number, through a pipe
+# What allows a worker to begin a call that was sent AHEAD, through a pipe: a mark, by which something else that was
+# written there is noticed, and the number of the call.
+TOKEN = Struct("<HQ")
+TOKEN_MARK = 0x70C7
 FACTS = Struct("<dQ")  # CPU seconds or -1, peak rss in bytes or 0
 
 _HEADER_SIZE = HEADER.size
@@ -78,6 +81,7 @@ _MAGIC_BYTES = MAGIC.to_bytes(2, "little")
 _SMALL = 1 << 16
 # Bytes that are set aside for a payload because its header says so; more when so many have come.
 _TRUSTED = 64 << 20
+_TEXT, _BYTES, _NUMBERS = (str, type(None)), (bytes, type(None)), (int, float)
 _GROWTH = 8
 
 
@@ -134,6 +138,43 @@ def unpack(payload: bytes | bytearray, count: int) -> tuple[Any, ...]:
     if type(values) is not tuple or len(values) != count:
         raise WireError(f"a payload of {len(payload)} bytes does not hold {count} values")
     return values
+
+
+def open_failure(payload: bytes | bytearray) -> tuple[str, str | None, bytes | None, str]:
+    """Return what a worker says of a failure: its text, traceback, exception, and why that cannot travel.
+
+    Raises:
+        WireError: it is none.
+    """
+    text, traceback, carried, obstacle = unpack(payload, 4)
+    right = type(text) is type(obstacle) is str and type(traceback) in _TEXT and type(carried) in _BYTES
+    if not right:
+        raise WireError(f"a payload of {len(payload)} bytes tells of no failure")
+    return text, traceback, carried, obstacle
+
+
+def open_progress(payload: bytes | bytearray) -> tuple[float, float | None, str]:
+    """Return how far a run says it is.
+
+    Raises:
+        WireError: it says nothing of the kind.
+    """
+    done, total, note = unpack(payload, 3)
+    if type(done) not in _NUMBERS or type(total) not in (*_NUMBERS, type(None)) or type(note) is not str:
+        raise WireError(f"a payload of {len(payload)} bytes tells of no progress")
+    return done, total, note
+
+
+def open_facts(meta: bytes) -> tuple[float, int]:
+    """Return CPU seconds or -1, and peak rss or 0, as an answer has them.
+
+    Raises:
+        WireError: there is less than that.
+    """
+    if len(meta) < FACTS.size:
+        raise WireError(f"{len(meta)} bytes are no facts of a run")
+    cpu, peak = FACTS.unpack_from(meta)
+    return cpu, peak
 
 
 class Decoder:

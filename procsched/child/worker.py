@@ -176,6 +176,8 @@ class Worker:
                     clean = self.run(frame)
             elif frame.kind == wire.PATH:
                 sys.path[:] = pickle.loads(frame.payload)
+            else:
+                raise wire.WireError(f"the parent sends no frames of kind {frame.kind}")
 
     def has_token(self, number: int) -> bool:
         """Take the token of a call that was sent ahead; False where the parent took it back. See `tokens.py`."""
@@ -186,7 +188,12 @@ class Worker:
                 return False
             if not data:
                 return False
-            (self.token,) = wire.TOKEN.unpack(data)
+            mark, token = wire.TOKEN.unpack(data) if len(data) == wire.TOKEN.size else (0, 0)
+            if mark != wire.TOKEN_MARK:
+                raise wire.WireError(
+                    f"{data!r} is no token: the run has written, or read, where it should not"
+                )
+            self.token = token
         return self.token == number
 
     def run(self, frame: wire.Frame) -> bool:

@@ -132,10 +132,10 @@ class Pace:
 
     def note(self, seconds: float) -> None:
         """A call has taken `seconds`. A long one counts at once, a short one by and by."""
-        if seconds >= self.seconds or self.seconds == math.inf:
-            self.seconds = seconds
-        else:
+        if seconds < self.seconds < math.inf:
             self.seconds += (seconds - self.seconds) * 0.25
+        elif seconds == seconds:  # NaN is not: something else than the worker has written that
+            self.seconds = seconds
 
 
 _PACES_KEPT = 1000  # functions

@@ -304,6 +304,8 @@ class Fleet(Alarm):
             call = self._detach(worker, stuck=len(stuck))
             if call is not None and ending is None and self._was_spared(worker, call):
                 call = None
+            elif call is not None and call.verdict is None and worker.broken:
+                call.verdict = (Outcome.CRASHED, worker.broken)
         if call is not None and ending is None:
             outcome, error = verdicts.decide_death(call.verdict, status, at, worker.hard_at, call.timeout)
             ending = Ending(outcome, error, pid=worker.pid)

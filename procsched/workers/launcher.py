@@ -66,6 +66,7 @@ class Launcher:
         self._control: Any = None
         self._unsent: deque[tuple[memoryview, tuple[int, ...], bool]] = deque()
         self._failure: tuple[str, str | None] | None = None  # why it cannot serve
+        self._broken = ""  # what it wrote that is no message
         self._helper_fd: int | None = None
         self._hung_up = False  # the helper has closed its end
         self._guard_reaped = False
@@ -206,7 +207,7 @@ class Launcher:
         if self._control is None or not events & ~WRITE:
             return
         for message, fds in self._control.receive_available():
-            if message is None:
+            if message is None and not fds:
                 self._hung_up = True
                 self._close_control()
                 self._signal_guard(signal.SIGCONT)  # it may be stopped, and is to see that the helper is gone
@@ -214,15 +215,41 @@ class Launcher:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
                 return
-            self.loop.run(functools.partial(self._handle, message, fds))
+            self.loop.run(functools.partial(self._hear, message, fds))
+
+    def _hear(self, message: Any, fds: list[int], *, again: bool = False) -> None:
+        """Handle a message, if it is one; in any case no descriptor that came with it is left.
+
+        Args:
+            again: an error of ours has kept it from being handled once already.
+        """
+        try:
+            if is_message(message, len(fds)) and not (message[0] == "hello" and self.helper_pid is not None):
+                self._handle(message, fds)
+            else:
+                self._break_off(f"{message!r:.200} with {len(fds)} descriptors")
+        except Exception as error:
+            if message[0] != "gone" or again:  # what else is lost has a deadline
+                raise
+            self.loop.note(error)
+            self.loop.call_soon(functools.partial(self._hear, message, [], again=True))
+        finally:
+            _close_all(fds)
+
+    def _break_off(self, what: str) -> None:
+        """End a helper that has written what it never would: a module of `preload=` has, into its socket."""
+        if not self._broken:
+            self._broken = f"it wrote what is no message: {what}"
+            self.destroy()
 
     def _handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        """Handle a message; what it keeps of the descriptors it takes out of the list."""
         kind = message[0]
         if kind == "gone":
             self.owner.on_gone(*message[1:])
         elif kind == "spawned":
             self.unanswered.pop(("spawn", message[1]), None)
-            self.owner.on_spawned(message[1], message[2], fds[0] if fds else None)
+            self.owner.on_spawned(message[1], message[2], fds.pop() if fds else None)
         elif kind == "spawn_failed":
             self.unanswered.pop(("spawn", message[1]), None)
             self.owner.on_spawn_failed(message[1], message[2], None)
@@ -231,7 +258,7 @@ class Launcher:
             self.unanswered.pop(("ping", message[1]), None)
         elif kind == "hello":
             self.helper_pid = message[1]
-            self._helper_fd = fds[0] if fds else None
+            self._helper_fd = fds.pop() if fds else None
         elif kind == "preload_failed":
             _kind, name, text, traceback = message
             self._failure = (f"preload={name!r} cannot be imported: {text}", traceback)
@@ -262,8 +289,8 @@ class Launcher:
         self._guard_status = status
         if self._control is not None:
             for message, fds in self._control.receive_available():  # what it said before it died
-                if message is not None:
-                    self.loop.run(functools.partial(self._handle, message, fds))
+                if message is not None or fds:
+                    self.loop.run(functools.partial(self._hear, message, fds))
         if self._helper_fd is None:
             self._lost()
         else:
@@ -282,12 +309,40 @@ class Launcher:
     def _lost(self) -> None:
         if self._control is not None:
             self._close_control()
-        reason = (
-            f"the helper process {self.helper_pid or self.guard_pid} ended ({_words(self._guard_status)})"
-        )
+        why = self._broken or _words(self._guard_status)
+        reason = f"the helper process {self.helper_pid or self.guard_pid} ended ({why})"
         if self.helper_pid is None and self._failure is None:
             self._failure = (f"no worker could be started: {reason} before it was ready", None)
         self.owner.on_helper_lost(reason, self._failure)
+
+
+# What a helper says: the kind, and what follows it.
+_SHAPES: dict[str, tuple[type, ...]] = {
+    "gone": (int, int, float, float, int, tuple),
+    "spawned": (int, int),
+    "spawn_failed": (int, str),
+    "pong": (int,),
+    "hello": (int,),
+    "preload_failed": (str, str, str),
+}
+
+
+def is_message(message: Any, fds: int) -> bool:
+    """Return whether a value that came with so many descriptors is something that a helper says."""
+    if type(message) is not tuple or not message or type(message[0]) is not str:
+        return False
+    kind, *rest = message
+    if tuple(map(type, rest)) != _SHAPES.get(kind) or fds > (kind in ("spawned", "hello")):
+        return False
+    if kind in ("spawned", "hello"):
+        return bool(rest[-1] > 0)
+    if kind == "gone":
+        try:
+            os.waitstatus_to_exitcode(rest[1])
+        except (ValueError, OverflowError):
+            return False
+        return all(type(pid) is int for pid in rest[-1])
+    return True
 
 
 def _words(status: int) -> str:

@@ -437,7 +437,7 @@ class ProcessPool(Dispatcher):
             ending = Ending(Outcome.SUCCEEDED)
             ending.result = Sealed(payload)
         else:
-            text, traceback, carried, obstacle = wire.unpack(payload, 4)
+            text, traceback, carried, obstacle = wire.open_failure(payload)
             if flags & wire.SOFT and call.soft_timeout is not None:
                 ending = Ending(*verdicts.soft_timed_out(call.soft_timeout))
             else:
@@ -450,7 +450,7 @@ class ProcessPool(Dispatcher):
             ending.obstacle = obstacle
         ending.pid = worker.pid
         if meta:
-            cpu, peak = wire.FACTS.unpack_from(meta)
+            cpu, peak = wire.open_facts(meta)
             if cpu >= 0:
                 ending.cpu_seconds = cpu
                 worker.cpu_base += cpu

@@ -59,6 +59,9 @@ HANGUP_WAIT = 0.1
 # Seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported.
 NUDGE_WAIT = 0.25
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
+ALARM_AGAIN = (
+    1.0  # seconds after which a deadline is looked at again that an error of ours kept from being enforced
+)
 SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
 READ_PER_EVENT = 1 << 20  # bytes, so that one worker that floods cannot starve the others
 
@@ -68,6 +71,7 @@ class Worker(Sender):
 
     __slots__ = (
         "born_at",
+        "broken",
         "cpu_base",
         "decoder",
         "direct",
@@ -109,6 +113,7 @@ class Worker(Sender):
         self.side_watched = True  # whether the loop tells of what comes beside the answers
         self.imports = False  # whether it imports modules before it is ready
         self.decoder = wire.Decoder()
+        self.broken = ""  # why there is no talking with it any more
         self.held: Any = None  # an ending that waits for the tree to be gone
         self.dump_number = 0  # the run that was asked for its stack ahead of its deadline
         self.dump_end = 0.0  # steady time
@@ -205,6 +210,10 @@ class Worker(Sender):
             self.on_hangup()
         except wire.WireError as error:
             self.break_off(f"worker wrote what is no message: {error}")
+        except Exception as error:
+            # A fault of ours. What was read is lost, and an answer may be among it, which somebody waits for.
+            self.pool.loop.note(error)
+            self.break_off(f"an error in the pool: {type(error).__name__}: {error}")
 
     def expect_rest(self) -> None:
         """Where a frame has begun and not ended: look again, for something else may have written into the socket."""
@@ -258,7 +267,7 @@ class Worker(Sender):
         if kind == wire.PROGRESS:
             call = self.call
             if call is not None and frame.number == call.number:
-                done, total, note = wire.unpack(frame.payload, 3)
+                done, total, note = wire.open_progress(frame.payload)
                 try:
                     call.progressed(done, total, note)
                 except BaseException as error:  # what came behind it is still to be handled
@@ -268,7 +277,7 @@ class Worker(Sender):
             self.cpu_base = frame.second
             self.fleet.on_ready(self)
         elif kind == wire.START_FAILED and self.state is WorkerState.STARTING:
-            text, traceback, _carried, _obstacle = wire.unpack(frame.payload, 4)
+            text, traceback, _carried, _obstacle = wire.open_failure(frame.payload)
             self.start_error = (f"the worker could not start: {text}", traceback)
             self.kill()
         else:
@@ -302,7 +311,9 @@ class Worker(Sender):
         with self.pool.lock:
             self.retiring = True
             self.recall_locked()  # what it has not begun is not to blame
-            if self.call is not None and self.call.verdict is None:
+            self.broken = reason
+            # One that it has not begun yet is not to blame either; once it is dead that is known for certain.
+            if self.call is not None and self.call.verdict is None and self.has_begun(self.call):
                 self.call.verdict = (Outcome.CRASHED, reason)
         if self.state is WorkerState.STARTING and self.start_error is None:
             self.start_error = (f"the worker could not start: {reason}", None)
@@ -337,7 +348,14 @@ class Worker(Sender):
     # -- ending its run ------------------------------------------------------------------------------------
 
     def on_alarm(self, now: float) -> None:
-        """A time has come that this worker was to be looked at."""
+        """A time has come that this worker was to be looked at. Where that fails it is tried again."""
+        try:
+            self._on_alarm(now)
+        except BaseException:
+            self.alarm = now + ALARM_AGAIN
+            raise
+
+    def _on_alarm(self, now: float) -> None:
         self.alarm = math.inf
         state = self.state
         if state is WorkerState.BUSY and now >= min(self.soft_at, self.hard_at - DUMP_LEAD):

@@ -186,8 +186,9 @@ class Sender(Alarm):
         began = 0.0
         if call.limited:
             # It may have begun by now, and written down when; or else it begins at any moment.
-            begun = self.page[STARTED] >= call.number
-            began = self.times[STARTED_AT] if begun else time.monotonic()
+            now, began = time.monotonic(), self.times[STARTED_AT]
+            # It may have written anything there; a deadline has to come all the same.
+            began = began if self.page[STARTED] >= call.number and began <= now else now
         self._begin_locked(call, began)
         self.note_begun_locked(call)
         return False
@@ -204,11 +205,24 @@ class Sender(Alarm):
         unbegun = self.tokens.take_back()
         self._take_locked(unbegun)
         self.pool.touched = None
+        if self.tokens.broken and not self.retiring:
+            self.retiring = True
+            self.pool.loop.call_soon(
+                functools.partial(self.break_off, "the run wrote into the worker's tokens")
+            )
         return bool(unbegun)
+
+    def break_off(self, reason: str) -> None:
+        """End a worker with which there is no talking any more."""
+        raise NotImplementedError
 
     def _take_locked(self, unbegun: set[int]) -> None:
         """Have those with these numbers back, and tell of all others that they have begun."""
         call, pool = self.call, self.pool
+        if (
+            unbegun
+        ):  # what it says it has begun it does not run a second time, whoever has put that token there
+            unbegun = {number for number in unbegun if number > self.page[STARTED]}
         taken = [each for each in self.ahead if each.number in unbegun]
         first = call is not None and call.number in unbegun
         if first or taken:

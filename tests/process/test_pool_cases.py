@@ -21,6 +21,9 @@ from procsched import Outcome, ProcessExecutor, TaskTimeoutError, WorkerCrashedE
 from tests import faults, support
 from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
+FULL = bool(os.environ.get("PROCSCHED_FULL_CASES"))
+"""Whether the cases have the size of the reports: minutes instead of moments."""
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
@@ -40,7 +43,7 @@ def test_a_worker_that_dies_while_it_reads_blocks_nobody(bench: Bench) -> None:
 def test_cancel_at_any_moment_loses_no_call(bench: Bench, where: str) -> None:
     """Row 2, pebble#153: a cancel that meets the end of its call loses neither that call nor the next."""
     generator = random.Random(153)
-    for _ in range(150):
+    for _ in range(10_000 if FULL else 150):
         first, second = bench.submit(faults.add, 1, 2), bench.submit(faults.add, 3, 4)
         pause = generator.choice([0, 20, 100, 300, 600, 1000])
 
@@ -193,7 +196,10 @@ def test_a_worker_that_leaves_without_a_word_is_told(bench: Bench, code: int) ->
 
 @pytest.mark.slow
 def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) -> None:
-    """Row 16, cpython#90622: with threads of the parent printing and allocating, every replaced worker starts."""
+    """Row 16, cpython#90622: with threads of the parent printing and allocating, every replaced worker starts.
+
+    Half of the workers exit by themselves, half are killed. Two thousand of them with `PROCSCHED_FULL_CASES`.
+    """
     stop = threading.Event()
 
     def work() -> None:
@@ -201,15 +207,23 @@ def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) ->
             while not stop.is_set():
                 print([object() for _ in range(100)], file=file)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work) for _ in range(8 if FULL else 4)]
     for thread in threads:
         thread.start()
+    count = 2000 if FULL else 20
     try:
         with Bench(tmp_path, 2) as bench:
-            futures = [bench.submit(os._exit, n % 7) for n in range(40)]
-            for future in futures:
-                only_record(future, Outcome.CRASHED)
+            for n in range(0, count, 2):
+                crash, kill = bench.submit(os._exit, n % 7), bench.submit(faults.sleep, path := bench.path())
+                support.wait_for_file(path, 3 * support.TIMEOUT)
+                kill.cancel()
+                assert crash.wait_record(3 * support.TIMEOUT).outcome is Outcome.CRASHED
+                assert kill.wait_record(3 * support.TIMEOUT).outcome is Outcome.KILLED
             bench.assert_usable()
+            counters = bench.counters()
+            assert counters["killed_workers"] + counters["crashed_workers"] >= count
+            assert counters["respawned"] >= count - 3
+            assert counters["start_failures"] == 0
     finally:
         stop.set()
         for thread in threads:
@@ -218,13 +232,17 @@ def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_many_submissions_from_many_threads_stall_nobody(bench: Bench) -> None:
-    """Row 18, cpython#105829 (a thousandth of it): wake-ups are a flag, so that no pipe of them can fill."""
-    count = 1000
+    """Row 18, cpython#105829: wake-ups are a flag, so that no pipe of them can fill.
+
+    A million calls with `PROCSCHED_FULL_CASES`.
+    """
+    count = 250_000 if FULL else 1000
     results: list[int] = []
+    submit_one = bench.executor.submit
 
     def submit(base: int) -> None:
-        futures = [bench.submit(faults.add, base, n) for n in range(count)]
-        results.extend(future.result(support.TIMEOUT * 3) for future in futures)
+        futures = [submit_one(faults.add, base, n) for n in range(count)]
+        results.extend(future.result(600 if FULL else support.TIMEOUT * 3) for future in futures)
 
     threads = [threading.Thread(target=submit, args=(base * count,)) for base in range(4)]
     for thread in threads:
@@ -270,11 +288,17 @@ STEPS = [
 ]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _owner, step in STEPS])
 def test_an_error_in_the_supervisor_ends_no_thread(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: str, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, step: str, when: str
 ) -> None:
-    """Row 31, loky#663: an unexpected error at a step of the supervisor is logged, and it goes on."""
+    """Row 31, loky#663: an error of ours at a step of the supervisor, or in its place, leaves no call without end."""
+    with Bench(tmp_path, 2, start_timeout=3.0) as bench:
+        inject(bench, monkeypatch, owner, step, when)
+
+
+def inject(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, step: str, when: str) -> None:
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
     module, _dot, name = owner.rpartition(".")
     cls = getattr(__import__(module, fromlist=[name]), name)
@@ -282,6 +306,11 @@ def test_an_error_in_the_supervisor_ends_no_thread(
     failures = []
 
     def once(*args: object, **kwargs: object) -> object:
+        if not failures and when == "before":
+            failures.append(step)
+            if step == "on_spawned" and isinstance(args[-1], int):
+                os.close(args[-1])  # who takes a descriptor over has to close it
+            raise RuntimeError("injected")
         result = original(*args, **kwargs)
         if not failures:
             failures.append(step)
@@ -303,9 +332,13 @@ def test_an_error_in_the_supervisor_ends_no_thread(
 
 @pytest.mark.slow
 def test_limits_around_the_length_of_the_runs_never_stop_the_pool(tmp_path: Path) -> None:
-    """Row 34, billiard#104 (a fiftieth of it): kills at every moment of a run leave no worker behind a lock."""
+    """Row 34, billiard#104: kills at every moment of a run leave no worker behind a lock.
+
+    Ten thousand runs with `PROCSCHED_FULL_CASES`.
+    """
+    count = 10_000 if FULL else 200
     with Bench(tmp_path, 4) as bench:
-        futures = [bench.submit(faults.nap, 0.004 + 0.0001 * (n % 20), timeout=0.005) for n in range(200)]
+        futures = [bench.submit(faults.nap, 0.004 + 0.0001 * (n % 20), timeout=0.005) for n in range(count)]
         for future in futures:
             assert future.wait_record(support.TIMEOUT).outcome in (Outcome.SUCCEEDED, Outcome.TIMED_OUT)
         bench.assert_usable()
