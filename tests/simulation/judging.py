@@ -39,7 +39,7 @@ class Judging(Ledger):
             elif outcome is not Outcome.CRASHED:
                 self.fail(f"{key} is {outcome} ({record.error}), and was never begun")
             return
-        hard = self._hard_at(truth)
+        hard, latest = self._hard_at(truth)
         in_time = (
             truth.written is not None
             and truth.ended is not None
@@ -49,8 +49,8 @@ class Judging(Ledger):
         if outcome is Outcome.SUCCEEDED:
             if truth.written is None or truth.how != "return":
                 self.fail(f"{key} is SUCCEEDED, and really: {truth.how or 'it runs'}")
-            if truth.ended is not None and truth.ended > hard + 1e-6:
-                self.fail(f"{key} is SUCCEEDED, {truth.ended - hard:.6f} s after its deadline")
+            if truth.ended is not None and truth.ended > latest + 1e-6:
+                self.fail(f"{key} is SUCCEEDED, {truth.ended - latest:.6f} s after its deadline")
             if record.result != key:
                 self.fail(f"{key} has the result of {record.result}")
         elif outcome is Outcome.FAILED:
@@ -64,7 +64,7 @@ class Judging(Ledger):
                 self.fail(
                     f"{key} is TIMED_OUT, and had answered {hard - truth.written:.6f} s before its deadline"
                 )
-            if self.world.mono < hard - 1e-6:
+            if self.world.mono < hard - 1e-5:
                 self.fail(f"{key} is TIMED_OUT, {hard - self.world.mono:.6f} s before its deadline")
             if self._goes_on(truth):
                 self.fail(f"{key} is TIMED_OUT, and goes on")

@@ -80,15 +80,19 @@ class Ledger:
     def _goes_on(truth: Truth) -> bool:
         return not truth.child.dead and truth.child.run is truth and truth.ended is None
 
-    def _hard_at(self, truth: Truth) -> float:
-        """When the deadline of a run is."""
-        if truth.hard is None:
-            return math.inf
+    def _hard_at(self, truth: Truth) -> tuple[float, float]:
+        """When the deadline of a run is: at the earliest, and at the latest.
+
+        That of a call which was sent ahead counts from when the parent saw it as the one that runs, or from its
+        start. One that was handed over while the child had calls to look for that were taken back is like that.
+        """
+        hard = truth.hard
+        if hard is None:
+            return math.inf, math.inf
         attempted = self.attempts.get(truth.key)
-        if attempted is None or not truth.ahead or attempted.call.sent_ahead:
-            return truth.hard
-        # It was handed over, but the child had to look for its token: what was taken back before was in its way.
-        return attempted.mono + truth.hard - truth.began
+        if attempted is None or not truth.ahead:
+            return hard, hard
+        return min(hard, attempted.mono + hard - truth.began), hard
 
     def is_death_slow(self) -> bool:
         """Whether it may take seconds in this seed until the parent hears of a death."""
