@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from procsched.ids import SequentialIdGenerator
     from procsched.listeners import EventLog
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
+    from procsched.sandbox.policy import Sandbox, Source
     from procsched.scheduler import Scheduler
     from procsched.schedules import After, CronSchedule, FixedDelay, FixedRate, OneTime
     from procsched.shared import killable, run, shutdown_shared
@@ -93,6 +94,7 @@ __all__ = [
     "QueueEntry",
     "RemoteError",
     "RetryPolicy",
+    "Sandbox",
     "SandboxUnavailableError",
     "Schedule",
     "ScheduleError",
@@ -101,6 +103,7 @@ __all__ = [
     "SchedulerStateError",
     "SequentialIdGenerator",
     "ShutdownReport",
+    "Source",
     "SqlTaskStore",
     "Stats",
     "StoreError",
@@ -152,6 +155,7 @@ _MODULES = {
     "procsched.ids": "SequentialIdGenerator",
     "procsched.listeners": "EventLog",
     "procsched.protocols": "Clock IdGenerator Schedule TaskListener TaskStore WorkerPool",
+    "procsched.sandbox.policy": "Sandbox Source",
     "procsched.scheduler": "Scheduler",
     "procsched.schedules": "After CronSchedule FixedDelay FixedRate OneTime",
     "procsched.shared": "killable run shutdown_shared",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from procsched._core.checks import check_flag
 from procsched._core.models import NO_RETRY, Priority
 from procsched._core.names import check_names
-from procsched._core.options import check_limits, check_retry, checked_priority, checked_times
+from procsched._core.options import check_confined, check_limits, check_retry, checked_priority, checked_times
 from procsched._jitter import draw
 from procsched.errors import ValidationError
 
@@ -24,10 +24,28 @@ class _NotGiven:
 UNSET: Any = _NotGiven()
 
 
+def refuse_sandbox(value: object) -> None:
+    """Refuse a sandbox as an option of a call: it belongs to the pool."""
+    if value is not None:
+        raise ValidationError(
+            "sandbox belongs to the pool, for what was run outside of it before could be in its way: "
+            "ProcessExecutor(sandbox=...), run(..., sandbox=...)"
+        )
+
+
 class Options:
     """The settings of a call. Not changed once they are made: `replace` makes a changed copy."""
 
-    __slots__ = ("capture_output", "grace", "name", "priority", "retry", "soft_timeout", "timeout")
+    __slots__ = (
+        "capture_output",
+        "confined",
+        "grace",
+        "name",
+        "priority",
+        "retry",
+        "soft_timeout",
+        "timeout",
+    )
 
     def __init__(self) -> None:
         self.timeout: float | None = None
@@ -37,6 +55,7 @@ class Options:
         self.retry = NO_RETRY
         self.name = ""
         self.capture_output = False
+        self.confined = False  # whether they are run in a sandbox: a property of the pool
 
     def replace(self, **changes: Any) -> Options:
         """Return a copy with `changes`; a value of `UNSET` changes nothing.
@@ -50,12 +69,25 @@ class Options:
         for name, value in changes.items():
             if value is UNSET:
                 continue
-            if name in Options.__slots__:
+            if name in _NAMES:
                 setattr(made, name, value)
-            elif name in ("limits", "sandbox"):
+            elif name == "limits":
                 check_limits(name, value)
+            elif name == "sandbox":
+                refuse_sandbox(value)
             else:
-                check_names((name,), (*Options.__slots__, "limits"))
+                check_names((name,), (*_NAMES, "limits"))
+        made._check()
+        return made
+
+    def in_sandbox(self) -> Options:
+        """Return a copy for calls that are run in a sandbox.
+
+        Raises:
+            ValidationError: they have no timeout, or ask a job to stop.
+        """
+        made = self.replace()
+        made.confined = True
         made._check()
         return made
 
@@ -70,8 +102,13 @@ class Options:
         if not isinstance(self.name, str):
             raise ValidationError(f"name must be a text, not {type(self.name).__name__} {self.name!r}")
         check_flag("capture_output", self.capture_output)
+        if self.confined:
+            check_confined(self.timeout, self.soft_timeout, self.grace)
 
     @property
     def per_item(self) -> bool:
         """Whether each item of a `map` is an attempt of its own."""
         return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
+
+
+_NAMES = tuple(name for name in Options.__slots__ if name != "confined")

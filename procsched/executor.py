@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from procsched._core.health import Health
     from procsched._core.models import Stats
     from procsched.future import ProcessFuture
+    from procsched.sandbox.policy import Sandbox
+    from procsched.sandbox.prepare import Report
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -134,6 +136,8 @@ class ProcessExecutor(_Submitter, Executor):
             makes at its import, such as that of a random generator of its own, is then the same in all of them;
             numpy's global generator is seeded in each.
         max_tasks_per_child: a worker that has run this many calls is replaced.
+        sandbox: run code that nobody trusts; a `timeout` is required then. See `Sandbox`, and `ProcessPool` for what
+            cannot be given with it.
         retry: how often a call that fails is tried, and when.
         spin: seconds, at most 0.001, for which a thread that waits for a result first looks whether it is there, again
             and again, without letting another thread of this process run. For brief calls one at a time, beside threads
@@ -142,6 +146,7 @@ class ProcessExecutor(_Submitter, Executor):
             `start_timeout`.
     Raises:
         ValidationError: naming the option.
+        SandboxUnavailableError: a promise of the sandbox cannot be kept here.
     Thread safety: all methods may be called from any thread, and from signal handlers; from one that has interrupted
         the executor itself a shutdown does not wait.
     """
@@ -157,14 +162,14 @@ class ProcessExecutor(_Submitter, Executor):
         preload: Sequence[str] = (),
         max_tasks_per_child: int | None = None,
         limits: None = None,
-        sandbox: None = None,
+        sandbox: Sandbox | None = None,
         retry: RetryPolicy = NO_RETRY,
         spin: float = 0.0,
         **pool_options: Any,
     ) -> None:
-        self._options = Options().replace(
-            timeout=timeout, grace=grace, retry=retry, limits=limits, sandbox=sandbox
-        )
+        self._options = Options().replace(timeout=timeout, grace=grace, retry=retry, limits=limits)
+        if sandbox is not None:
+            self._options = self._options.in_sandbox()
         if max_workers is not None and (
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
@@ -172,7 +177,8 @@ class ProcessExecutor(_Submitter, Executor):
         from procsched.workers.options import POOL_OPTIONS
 
         own = ("max_workers", "timeout", "grace", "max_tasks_per_child", "limits", "sandbox", "retry", "spin")
-        check_names(pool_options, [*own, *(name for name in POOL_OPTIONS if name != "max_runs_per_worker")])
+        theirs = [name for name in POOL_OPTIONS if name not in ("max_runs_per_worker", "sandbox")]
+        check_names(pool_options, [*own, *theirs])
         from procsched.workers.pool import ProcessPool  # here, so that the import of an executor stays quick
 
         pool = ProcessPool(
@@ -181,6 +187,7 @@ class ProcessExecutor(_Submitter, Executor):
             initargs=initargs,
             preload=preload,
             max_runs_per_worker=max_tasks_per_child,
+            sandbox=sandbox,
             **pool_options,
         )
         pool.spin = finite_seconds("spin", spin)
@@ -224,6 +231,10 @@ class ProcessExecutor(_Submitter, Executor):
             **unknown,
         )
         return ExecutorView(self, changed)
+
+    def sandbox_report(self) -> Report | None:
+        """Return what keeps each promise of the sandbox here, and which were given up; None without a sandbox."""
+        return self._core.pool.sandbox_report()
 
     def stats(self) -> Stats:
         """Return a snapshot: workers, counters, calls that wait or run, and problems; also after a shutdown.

@@ -12,13 +12,16 @@ import os
 import threading
 
 from procsched._core.names import check_names
-from procsched.errors import SchedulerStateError
+from procsched._core.options import check_confined
+from procsched.errors import SchedulerStateError, ValidationError
 from procsched.executor import ProcessExecutor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Never, ParamSpec, TypeVar
+
+    from procsched.sandbox.policy import Sandbox
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -33,17 +36,49 @@ _executor: ProcessExecutor | None = None
 _owner = 0  # the process that made it: a fork makes its own
 _moment: tuple[str | None, dict[Any, Any]] = (None, {})  # where it was made
 _retired: list[ProcessExecutor] = []  # made at other moments, and maybe not gone yet
+# Those for sandboxed calls, the one that was asked for last at the end. What they run finds nothing of this moment.
+_confined: dict[Sandbox, ProcessExecutor] = {}
+MOST_CONFINED = 4
+
+
+def _forget_parents() -> None:
+    """In a fork of the process that made them, none of them is ours."""
+    global _executor, _owner
+    if _owner != os.getpid():
+        _executor = None
+        _retired.clear()
+        _confined.clear()
+        _owner = os.getpid()
+
+
+def _sandboxed(sandbox: Sandbox) -> ProcessExecutor:
+    """Return the executor for calls with this policy."""
+    with _lock:
+        _forget_parents()
+        executor = _confined.pop(sandbox, None) if getattr(sandbox, "__hash__", None) else None
+    if executor is None:
+        # Not while the lock is held: it is tried out, which takes as long as a process needs to start.
+        executor = ProcessExecutor(timeout=1.0, sandbox=sandbox)
+    surplus = None
+    with _lock:
+        surplus = _confined.pop(sandbox, None)  # another thread was quicker
+        _confined[sandbox] = executor
+        if surplus is None and len(_confined) > MOST_CONFINED:
+            surplus = _confined.pop(next(iter(_confined)))
+        if surplus is not None:
+            _retired[:] = [each for each in _retired if _is_there(each)]
+            _retired.append(surplus)
+    if surplus is not None:
+        surplus.shutdown(wait=False)
+    return executor
 
 
 def _shared() -> ProcessExecutor:
-    global _executor, _owner, _moment
+    global _executor, _moment
     moment = _this_moment()
     old = None
     with _lock:
-        if _owner != os.getpid():
-            _executor = None
-            _retired.clear()
-            _owner = os.getpid()
+        _forget_parents()
         if _executor is not None and _moment != moment:
             _retired[:] = [each for each in _retired if _is_there(each)]
             _retired.append(_executor)
@@ -84,7 +119,7 @@ def run(
     timeout: float | None = None,
     capture_output: bool = False,
     limits: None = None,
-    sandbox: None = None,
+    sandbox: Sandbox | None = None,
     **kwargs: Any,
 ) -> R:
     """Return ``fn(*args, **kwargs)``, called in a child process that is killed after `timeout` seconds.
@@ -103,22 +138,30 @@ def run(
         capture_output: keep what the call writes to stdout and stderr, and show the end of it with the error should
             the call not come back, instead of passing it on to those of this program. For a function that takes one
             of these options itself, use ``functools.partial``.
+        sandbox: run it as code that nobody trusts: `fn` is a `Source`, or a function that can be imported, its
+            arguments and its result are plain data, and `timeout` must be given. Each call gets a process of its own;
+            for its record, with output, CPU time and memory, use a `ProcessExecutor`.
     Raises:
         TaskTimeoutError: its time was up; it has been killed with everything it started.
         WorkerCrashedError: its process died.
+        LimitExceededError: it used more than the sandbox allows.
+        RemoteError: what is said to have been raised in a sandbox.
+        SandboxUnavailableError: a promise of the sandbox cannot be kept here.
         Exception: what `fn` raised.
     Thread safety: call from anywhere; blocks until the call has ended.
     """
-    if sandbox is not None:
-        ProcessExecutor(1, sandbox=sandbox)
     while True:
-        executor = _shared()
+        if sandbox is None:
+            executor = _shared()
+        else:
+            check_confined(timeout, None, 0.0)
+            executor = _sandboxed(sandbox)
         try:
             view = executor.options(timeout=timeout, capture_output=capture_output, limits=limits)
             future = view.submit(fn, *args, **kwargs)
             break
         except SchedulerStateError:
-            if executor is _executor:
+            if executor is _executor or (sandbox is not None and _confined.get(sandbox) is executor):
                 raise
             # `shutdown_shared` or a change of directory came between: the next pool makes the call
     try:
@@ -133,7 +176,7 @@ def killable(
     *,
     capture_output: bool = False,
     limits: None = None,
-    sandbox: None = None,
+    sandbox: Sandbox | None = None,
     **unknown: Never,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function run in a child process that can be killed: `run` as a decorator.
@@ -148,9 +191,10 @@ def killable(
         raise TypeError("use it with brackets: @killable() or @killable(timeout=5)")
     if unknown:
         check_names(unknown, ("timeout", "capture_output", "limits", "sandbox"), of="killable")
-    ProcessExecutor(  # checks the options
-        1, timeout=timeout, capture_output=capture_output, limits=limits, sandbox=sandbox
-    )
+    if sandbox is not None:
+        # Its wrapper has the name by which the sandbox would import the function itself.
+        raise ValidationError("killable takes no sandbox: call run(function, ..., sandbox=..., timeout=...)")
+    ProcessExecutor(1, timeout=timeout, capture_output=capture_output, limits=limits)  # checks the options
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -178,9 +222,10 @@ def shutdown_shared() -> None:
     """
     global _executor
     with _lock:
-        executors = _retired if _executor is None else [*_retired, _executor]
-        executors, _executor = executors[:], None
+        executors = [*_retired, *_confined.values(), *([] if _executor is None else [_executor])]
+        _executor = None
         _retired.clear()
+        _confined.clear()
         mine = _owner == os.getpid()
     for executor in executors if mine else ():
         executor.shutdown()

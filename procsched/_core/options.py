@@ -82,8 +82,26 @@ def check_retry(retry: object) -> None:
         )
 
 
+def check_confined(timeout: float | None, soft_timeout: float | None, grace: float) -> None:
+    """Refuse times with which nothing can be run in a sandbox.
+
+    Raises:
+        ValidationError: naming the option.
+    """
+    if timeout is None:
+        raise ValidationError(
+            "timeout must be given for what is run in a sandbox: code that nobody trusts may never end"
+        )
+    for name, value in (("soft_timeout", soft_timeout), ("grace", grace or None)):
+        if value is not None:
+            raise ValidationError(
+                f"{name} cannot be given for what is run in a sandbox: it would be asked to stop, and need not listen; "
+                "it is ended at its timeout"
+            )
+
+
 def check_limits(name: str, value: object) -> None:
-    """Refuse limits other than time, and a sandbox: the parameters are there, what they ask for is not."""
+    """Refuse limits other than time: the parameter is there, what it asks for is not."""
     if value is not None:
         raise ValidationError(
             f"{name} must be None, not {value!r}: this version of procsched does not support it yet"

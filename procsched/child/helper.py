@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What most actions import in the end. Nothing here needs it, so it is imported once the first worker is on its way.
 COMMON = ("ctypes", "pickle", "signal", "socket", "threading")
 
-WORKER_FDS = 4  # that come with the request for one
+WORKER_FDS, PROGRAM_FDS = 4, 3  # that come with the request for a worker, and for one that is another program
 
 
 class _BecomeWorker(BaseException):
@@ -71,6 +71,7 @@ class Helper:
         self.workers: dict[int, int] = {}  # pid -> worker number, of those not reaped
         self.own: set[int] = set()  # children that `preload` left: part of the helper, not of a run
         self.refused: set[int] = set()
+        self.deadlines: dict[int, float] = {}  # worker number -> steady time at which it is killed
         self.gone: list[tuple[Any, ...]] = []  # reaped, and what they left is being ended
         self.sweep_end: float | None = None
         self.page_fd = -1
@@ -152,10 +153,9 @@ class Helper:
         """Serve until the parent hangs up or dies, or is found to have gone."""
         over = False
         while not over:
-            timeout = None
-            if self.sweep_end is not None:
-                timeout = max(0.0, self.sweep_end - time.monotonic()) * 1000
-            ready = [fd for fd, _event in poller.poll(timeout)]
+            ready = [fd for fd, _event in poller.poll(self.time_left())]
+            if self.deadlines:
+                self.enforce()
             if self.wakeups.reader in ready or self.sweep_end is not None:
                 self.wakeups.drain()
                 self.reap()
@@ -170,6 +170,23 @@ class Helper:
             if any(fd in ready for fd in self.deaths):
                 over = True
 
+    def time_left(self) -> float | None:
+        """Return the milliseconds until there is something to do by itself, None for never."""
+        ends = [*self.deadlines.values()]
+        if self.sweep_end is not None:
+            ends.append(self.sweep_end)
+        return max(0.0, min(ends) - time.monotonic()) * 1000 if ends else None
+
+    def enforce(self) -> None:
+        """Kill the workers whose time is up: the parent was to do so before, and is stuck."""
+        now = time.monotonic()
+        late = [number for number, at in self.deadlines.items() if at <= now]
+        for number in late:
+            del self.deadlines[number]
+        for pid, number in self.workers.items():
+            if number in late:
+                self.kill_tree(pid)
+
     def handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Carry out one request."""
         kind, number, *rest = message
@@ -177,6 +194,9 @@ class Helper:
             self.spawn(number, fds, *rest)
         elif kind == "ask":
             self.ask(number)
+        elif kind == "deadline":
+            if number in self.workers.values():
+                (self.deadlines[number],) = rest
         elif kind == "by_value":
             self.warm()
         elif kind == "ping":
@@ -191,8 +211,13 @@ class Helper:
     def spawn(self, number: int, fds: list[int], options: dict[str, Any]) -> None:
         """Fork a worker. In the child this raises `_BecomeWorker`."""
         me = os.getpid()
+        program = options.get("program")
+        if program is not None:
+            # Here: most helpers never need it, and this one once.
+            from procsched.child.executing import become
+
         try:
-            if len(fds) < WORKER_FDS:
+            if len(fds) < (WORKER_FDS if program is None else PROGRAM_FDS):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
         except OSError as error:
@@ -204,13 +229,15 @@ class Helper:
             _system.die_with_parent(me)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.wakeups.forget()
-            channel_fd, side_fd, token_fd, parcel_fd = fds
             # The descriptors of workers that are to be forked next are no business of this one: it would keep their
             # connections open when they are dead.
             others = [fd for _message, waiting in self.requests for fd in waiting]
             for fd in (*self.deaths, *others):
                 os.close(fd)
             self.control.forget()
+            if program is not None:
+                become(program, fds, me)
+            channel_fd, side_fd, token_fd, parcel_fd = fds
             raise _BecomeWorker(
                 {
                     "channel_fd": channel_fd,
@@ -228,7 +255,7 @@ class Helper:
         self.control.send(("spawned", number, pid), [] if pidfd is None else [pidfd])
         if pidfd is not None:
             os.close(pidfd)
-        if not self.wide:
+        if not self.wide and program is None:
             self.widen()
 
     def ask(self, number: int) -> None:
@@ -276,6 +303,7 @@ class Helper:
             self.refused.discard(pid)
             if number is not None:
                 del self.workers[pid]
+                self.deadlines.pop(number, None)
                 cpu = usage.ru_utime + usage.ru_stime
                 rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
                 self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))

@@ -30,6 +30,10 @@ EXIT_DEGRADED: Final = 1
 EXIT_USAGE: Final = 2
 
 
+# Where the doctor is root: nobody's, as far as can be known.
+SANDBOX_UIDS: Final = range(700_000, 700_064)
+
+
 class Finding(NamedTuple):
     """What came of one probe."""
 
@@ -85,13 +89,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"procsched {about['procsched']}, Python {about['python']}, {about['system']}\n", flush=True)
     with only_errors_logged():
         findings = examine(show)
+        sandbox = examine_sandbox()
     degraded = [finding for finding in findings if not finding.works]
     if arguments.json:
         rows = [finding.as_data() for finding in findings]
-        print(
-            json.dumps({**about, "probes": rows, "degraded": [row.probe.name for row in degraded]}, indent=2)
-        )
-    elif degraded:
+        names = [row.probe.name for row in degraded]
+        print(json.dumps({**about, "probes": rows, "degraded": names, "sandbox": sandbox}, indent=2))
+        return EXIT_DEGRADED if degraded else EXIT_OK
+    _print_sandbox(sandbox)
+    if degraded:
         print("\nDegraded:")
         for finding in degraded:
             print(f"  without {finding.probe.name}: {finding.probe.degraded}")
@@ -117,6 +123,41 @@ def examine(show: Callable[[Finding], None]) -> list[Finding]:
     finally:
         runs.close()
     return findings
+
+
+def examine_sandbox() -> dict[str, Any]:
+    """Try out the sandbox with the default policy, and with what that may have to give up; return what keeps what."""
+    from procsched.sandbox.policy import GIVEABLE, Sandbox
+    from procsched.sandbox.prepare import prepare
+
+    uids = SANDBOX_UIDS if hasattr(os, "geteuid") and os.geteuid() == 0 else None
+    refused: dict[str, str] = {}
+    for given_up in (frozenset(), frozenset({"names"}), GIVEABLE):
+        try:
+            report = prepare(Sandbox(run_as=uids, give_up=given_up)).report
+        except procsched.SandboxUnavailableError as error:
+            refused = refused or {"promise": error.promise, "tried": error.tried, "remedy": error.remedy}
+        except (procsched.ProcschedError, OSError) as error:
+            refused = refused or {"promise": "", "tried": str(error), "remedy": ""}
+        else:
+            return {"kept": report.kept, "given_up": report.given_up, "refused": refused or None}
+    return {"kept": {}, "given_up": {}, "refused": refused}
+
+
+def _print_sandbox(sandbox: dict[str, Any]) -> None:
+    from procsched.sandbox.promises import WHAT
+
+    print("\nSandbox, for code that nobody trusts:")
+    for promise, how in sandbox["kept"].items():
+        print(f"  kept     {promise:<10} {WHAT[promise]}\n{'':<22}{how}")
+    for promise, why in sandbox["given_up"].items():
+        print(f"  GIVEN UP {promise:<10} {WHAT[promise]}\n{'':<22}{why}")
+    refused = sandbox["refused"]
+    if refused:
+        print(
+            f"  The default policy is refused here, for its promise {refused['promise']!r}: {refused['tried']}"
+        )
+        print(f"  What to do: {refused['remedy']}")
 
 
 def _print_finding(finding: Finding) -> None:

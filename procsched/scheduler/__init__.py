@@ -18,6 +18,7 @@ from procsched._core.failures import describe
 from procsched._core.frozen import prepare, twin
 from procsched._core.models import (
     DEFAULT_RETRY,
+    NO_RETRY,
     ExecutionRecord,
     MisfirePolicy,
     OverrunPolicy,
@@ -135,6 +136,12 @@ class Scheduler(Control):
         self._set_up_staging(store_required)
         self._set_up_loading()
         _forks.note(self)
+        self._confined = getattr(pool, "sandbox", None) is not None
+        if self._confined and self._durable is not None:
+            raise ValidationError(
+                "a durable store keeps calls as pickles, which are not opened for what runs in a sandbox: schedule "
+                "the sandboxed tasks on a scheduler of their own, without a store, when the program starts"
+            )
 
     # --- the scheduler's life --------------------------------------------------------------------------
 
@@ -259,7 +266,7 @@ class Scheduler(Control):
             action: called with `args` and `kwargs`; serialized here and now, once.
             schedule: when; any object with `first_run(now)` and `next_run(record, now)`.
             priority: which of two due tasks starts first.
-            retry: how often a failed run is tried.
+            retry: how often a failed run is tried. In a sandbox `DEFAULT_RETRY` means no further try.
             timeout: seconds after which a run is ended; None for no limit.
             soft_timeout: seconds after which it is asked to stop.
             grace: seconds between asking a run to stop and ending it.
@@ -297,6 +304,10 @@ class Scheduler(Control):
         if type(misfire) is not MisfirePolicy:
             misfire = member_of(MisfirePolicy, "misfire", misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
+        if self._confined:
+            options.check_confined(hard, soft, seconds)
+            if retry is DEFAULT_RETRY:
+                retry = NO_RETRY
         if retry.jitter:
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:

@@ -27,7 +27,7 @@ from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
 from procsched.workers.pages import Pages
 from procsched.workers.process import DEATH_WAIT, Worker
-from procsched.workers.sending import RUNNING_STATES, WorkerState, import_path, working_directory
+from procsched.workers.sending import MOST_SPARES, RUNNING_STATES, WorkerState, import_path, working_directory
 from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call
     from procsched.workers.pool import ProcessPool
 
-# Workers kept ready beyond those that run, so that a new call or a kill costs no start: one at first, and so many
-# where runs have been killed, for two may come to their deadline at once.
-MOST_SPARES = 2
 FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
 LAST_BACKOFF = 5.0
 # Workers in a row that may die by themselves before they have run anything, until their successors have to wait too.
@@ -187,12 +184,7 @@ class Fleet(Alarm):
                     if their_parcels is not None:
                         their_parcels.close()
             undo.pop_all()
-        with self.pool.lock:
-            self.workers[worker.number] = worker
-            self.pool.counters["spawned"] += 1
-            if self._vacant:
-                self._vacant -= 1
-                self.pool.counters["respawned"] += 1
+        self._enlist(worker)
         self.loop.watch(ours.fileno(), READ, worker.on_socket)
         self.loop.watch(worker.output.fd, READ, worker.on_side)
         self.loop.alarms.add(worker)
@@ -201,6 +193,14 @@ class Fleet(Alarm):
         worker.seen_path = list(sys.path)
         worker.path = import_path()
         worker.send_start(pickle.dumps(self._start_message(worker, spare=spare), 5))
+
+    def _enlist(self, worker: Worker) -> None:
+        with self.pool.lock:
+            self.workers[worker.number] = worker
+            self.pool.counters["spawned"] += 1
+            if self._vacant:
+                self._vacant -= 1
+                self.pool.counters["respawned"] += 1
 
     def _start_message(self, worker: Worker, *, spare: bool) -> dict[str, Any]:
         """Return what a new worker is to become."""
@@ -306,13 +306,8 @@ class Fleet(Alarm):
                 call = None
             elif call is not None and call.verdict is None and worker.broken:
                 call.verdict = (Outcome.CRASHED, worker.broken)
-        if call is not None and ending is None:
-            outcome, error = verdicts.decide_death(call.verdict, status, at, worker.hard_at, call.timeout)
-            ending = Ending(outcome, error, pid=worker.pid)
-            ending.peak_rss = rss or None
-            ending.cpu_seconds = max(0.0, cpu - worker.cpu_base)
-            verdicts.facts_of(ending, status)
-            worker.add_output(ending, call)
+        if call is not None:
+            ending = worker.ending_of(call, status, at, cpu, rss)
         failure = None
         killed = False
         if not worker.ready and worker.imports:
@@ -427,6 +422,13 @@ class Fleet(Alarm):
             del self.workers[worker.number]
         worker.close()
         self.pages.give_back(worker.page_index)
+        self.on_removed(worker)
+
+    def on_removed(self, worker: Worker) -> None:
+        """A worker is gone, and nothing of it is left."""
+
+    def limit(self, worker: Worker, at: float) -> None:
+        """See to it that a worker which has no backstop of its own is killed at steady time `at`."""
 
     def ping(self) -> int:
         """Ask the helper for a sign of life; return a number for `helper_answered`."""

@@ -105,6 +105,10 @@ class Launcher:
         """Have SIGTERM sent to a worker and its tree."""
         self._send(("ask", number))
 
+    def limit(self, number: int, at: float) -> None:
+        """Have a worker killed at steady time `at`, should it be there still."""
+        self._send(("deadline", number, at))
+
     def kill(self, number: int) -> None:
         """Have a worker killed, where there is no pid descriptor to do it with."""
         self._send(("kill", number))

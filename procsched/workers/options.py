@@ -77,6 +77,23 @@ class PoolOptions:
         self.capture_output = capture_output
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
 
+    def check_confined(self) -> None:
+        """Refuse what a pool with a sandbox cannot have.
+
+        Raises:
+            ValidationError: naming the option.
+        """
+        for name, value, why in (
+            ("initializer", self.initializer, "each run gets a fresh process, in which nothing else is run"),
+            ("preload", self.preload or None, "each run gets a fresh process, into which nothing is forked"),
+            ("max_runs_per_worker", self.max_runs, "a process runs one job and is never used again"),
+            ("max_rss_per_worker", self.max_rss, "give Sandbox(memory=...)"),
+            ("env", self.env, "give Sandbox(env=...)"),
+            ("cwd", self.cwd, "its working directory is its scratch directory, or /"),
+        ):
+            if value is not None:
+                raise ValidationError(f"{name} cannot be given with sandbox=: {why}")
+
 
 POOL_OPTIONS = (
     "initializer",
@@ -89,6 +106,7 @@ POOL_OPTIONS = (
     "nice",
     "capture_output",
     "start_timeout",
+    "sandbox",
 )
 
 

@@ -38,7 +38,7 @@ from procsched.workers.dispatch import Dispatcher
 from procsched.workers.guard import Guard
 from procsched.workers.loop import Loop
 from procsched.workers.options import PoolOptions
-from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, WorkerState
+from procsched.workers.sending import AHEAD_LEAST, MOST_SPARES, RUNNING_STATES, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from procsched._parts import Inspection
     from procsched.protocols import CallSource, Clock
+    from procsched.sandbox.policy import Sandbox
+    from procsched.sandbox.prepare import Prepared, Report
     from procsched.workers.base import Call
     from procsched.workers.process import Worker
 
@@ -91,9 +93,13 @@ class ProcessPool(Dispatcher):
         nice: added to their niceness, 0 to 19.
         capture_output: keep the end of stdout and stderr of every call in `record.output`.
         start_timeout: seconds that a worker may take to become ready.
+        sandbox: run code that nobody trusts: a `Source`, or a function that can be imported, with plain data as
+            arguments and result. Each call gets a fresh process; `initializer`, `preload`, `env`, `cwd` and what limits
+            the use of a worker are refused with it.
     Raises:
         ValidationError: naming the option.
         TaskSerializationError: the initializer cannot be pickled.
+        SandboxUnavailableError: a promise of the sandbox cannot be kept here.
     Thread safety: `pump`, `kill`, `poke` and `stats` may be called from any thread. A pool serves one scheduler or
         executor, once.
     """
@@ -112,6 +118,7 @@ class ProcessPool(Dispatcher):
         nice: int = 0,
         capture_output: bool = False,
         start_timeout: float = 30.0,
+        sandbox: Sandbox | None = None,
     ) -> None:
         size = whole_number("workers", _default_size() if workers is None else workers)
         options = PoolOptions(
@@ -126,6 +133,11 @@ class ProcessPool(Dispatcher):
             capture_output=capture_output,
             start_timeout=start_timeout,
         )
+        self.sandbox = sandbox
+        self._prepared: Prepared | None = None
+        if sandbox is not None:
+            options.check_confined()
+            self._prepared = _prepared(sandbox, size)
         super().__init__(size, options)
         self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
         self.real_clock = True
@@ -145,6 +157,11 @@ class ProcessPool(Dispatcher):
             TaskSerializationError: something in it cannot be pickled; says what and where.
         """
         if self._pack is None:
+            if self._prepared is not None:
+                from procsched.sandbox import packing
+
+                self._pack = functools.partial(packing.pack, self._prepared)
+                return self._pack(action, args, kwargs)
             from procsched.workers import managed  # here, so that an executor's helper is on its way by then
 
             self._pack = managed.pack
@@ -174,7 +191,12 @@ class ProcessPool(Dispatcher):
 
             self.loop = Loop("procsched-io", self._on_loop_error, self.lock)
             undo.callback(self.loop.close)
-            self.fleet = Fleet(self, guard)
+            if self._prepared is None:
+                self.fleet = Fleet(self, guard)
+            else:
+                from procsched.workers.confined_fleet import ConfinedFleet
+
+                self.fleet = ConfinedFleet(self, guard, self._prepared)
             undo.pop_all()
         try:
             self.loop.start()
@@ -186,6 +208,10 @@ class ProcessPool(Dispatcher):
         self.loop.alarms.add(self.fleet)
         self.loop.alarms.add(self._look_again)
         self.loop.call_soon(self.fleet.ensure)
+
+    def sandbox_report(self) -> Report | None:
+        """Return what keeps each promise of the sandbox here, and which were given up; None without a sandbox."""
+        return None if self._prepared is None else self._prepared.report
 
     def poke(self) -> None:
         """Look at the deadlines: an injected clock was moved."""
@@ -540,6 +566,21 @@ def _default_size() -> int:
     """Return the number of CPUs, or fewer where half of the descriptors would not do for so many workers."""
     most = (_system.descriptor_limit() // 2 - POOL_DESCRIPTORS) // WORKER_DESCRIPTORS - 1
     return max(1, min(_cpus(), most))
+
+
+def _prepared(sandbox: Sandbox, size: int) -> Prepared:
+    """Return a sandbox that was tried out."""
+    from procsched.errors import ValidationError
+    from procsched.sandbox.prepare import prepare
+
+    prepared = prepare(sandbox)
+    needed = size + MOST_SPARES + 2
+    if sandbox.run_as is not None and len(sandbox.run_as) < needed:
+        raise ValidationError(
+            f"run_as has {len(sandbox.run_as)} uids, and {size} workers need {needed}: with those that wait and those "
+            "that are just ending"
+        )
+    return prepared
 
 
 def _cpus() -> int:

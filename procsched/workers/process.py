@@ -35,6 +35,7 @@ from procsched.child.protocol import (
     SOFT_SIGNAL,
 )
 from procsched.workers import verdict as verdicts
+from procsched.workers.base import Ending
 from procsched.workers.loop import READ, WRITE
 from procsched.workers.output import Output
 from procsched.workers.sending import DUMP_LEAD, RUNNING_STATES, Sender, WorkerState
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from procsched.workers.base import Call, Ending
+    from procsched.workers.base import Call
     from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
 
@@ -344,6 +345,25 @@ class Worker(Sender):
     def has_been_silent(self) -> bool:
         """Return whether the run wrote nothing, and was not asked for its stack, as far as is known."""
         return not self.output.kept and self.output.asked_at < 0
+
+    def ending_of(self, call: Call, status: int, at: float, cpu: float, rss: int) -> Ending:
+        """Return how the call ended that a dead worker had: as was held back, or as its death says.
+
+        Args:
+            status: its wait status.
+            at: steady time of its death.
+            cpu, rss: seconds of CPU time and bytes of memory of its whole life.
+        """
+        if self.held is not None:
+            held: Ending = self.held
+            return held
+        outcome, error = verdicts.decide_death(call.verdict, status, at, self.hard_at, call.timeout)
+        ending = Ending(outcome, error, pid=self.pid)
+        ending.peak_rss = rss or None
+        ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
+        verdicts.facts_of(ending, status)
+        self.add_output(ending, call)
+        return ending
 
     # -- ending its run ------------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for it
 BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
 AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
 PIECE = 1 << 18
+# Workers kept ready beyond those that run, so that a new call or a kill costs no start: one at first, and so many
+# where runs have been killed, for two may come to their deadline at once.
+MOST_SPARES = 2
 
 
 class WorkerState(StrEnum):

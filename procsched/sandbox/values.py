@@ -1,0 +1,263 @@
+"""Plain data as JSON, written strictly and read with suspicion. Pure.
+
+The same code runs in the parent and in the sandboxed process. It imports nothing that could load an object: what an
+untrusted process wrote is text here until every rule below has been checked.
+
+JSON data means None, True, False, int, float, str, list, dict with texts as keys; besides bytes, which travel as
+``{"$bytes": "<base64>"}``. A key of the user's that begins with "$" has another one put before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from math import isfinite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+MOST_DEPTH: Final = 64  # of a value; a frame around it is one level more
+MOST_DIGITS: Final = 4300  # of an integer: reading one takes time that grows with the square of them
+_LONGEST_INT: Final = 14_284  # bits of 4300 digits
+_MARK: Final = "$bytes"
+_DIGITS = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
+# A text, or one that does not end: each byte is looked at once, whatever the input.
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class PlainError(ValueError):
+    """A value is no plain data, or a text does not hold plain data; says which and where."""
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def dump(value: Any, most_nodes: int, what: str = "the value") -> bytes:
+    """Return plain data as JSON.
+
+    Raises:
+        PlainError: something in it is no plain data; the message names it and says where it hangs.
+    """
+    left = [most_nodes]
+    try:
+        made = _plain(value, 0, left)
+    except _NotPlainError as error:
+        where = "".join(reversed(error.path))
+        raise PlainError(f"{what}{where} {error.text}") from None
+    return json.dumps(made, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _NotPlainError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.path: list[str] = []  # innermost first
+
+
+def _plain(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
+    if left[0] < 0:
+        raise _NotPlainError("is one value too many: there may not be so many in all")
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        if value.bit_length() > _LONGEST_INT:
+            raise _NotPlainError(f"is an integer of more than {MOST_DIGITS} digits")
+        return value
+    if kind is float:
+        if not isfinite(value):
+            raise _NotPlainError(f"is {value}, for which JSON has no word")
+        return value
+    if kind is str:
+        _check_text(value)
+        return value
+    if kind is bytes:
+        return {_MARK: b2a_base64(value, newline=False).decode()}
+    if kind is not list and kind is not dict:
+        raise _NotPlainError(f"is of type {kind.__name__}, which cannot travel; {_ADVICE.get(kind, _OTHER)}")
+    if depth >= MOST_DEPTH:
+        raise _NotPlainError(f"is nested deeper than {MOST_DEPTH} levels")
+    return _plain_list(value, depth, left) if kind is list else _plain_dict(value, depth, left)
+
+
+def _plain_list(value: list[Any], depth: int, left: list[int]) -> list[Any]:
+    made = []
+    for index, part in enumerate(value):
+        try:
+            made.append(_plain(part, depth + 1, left))
+        except _NotPlainError as error:
+            error.path.append(f"[{index}]")
+            raise
+    return made
+
+
+def _plain_dict(value: dict[Any, Any], depth: int, left: list[int]) -> dict[str, Any]:
+    made = {}
+    for key, part in value.items():
+        if type(key) is not str:
+            raise _NotPlainError(f"has the key {key!r:.100}, which is no text; write str(key)")
+        try:
+            _check_text(key)
+            made["$" + key if key.startswith("$") else key] = _plain(part, depth + 1, left)
+        except _NotPlainError as error:
+            error.path.append(f"[{key!r:.100}]")
+            raise
+    return made
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _NotPlainError("is a text with half of a surrogate pair, which UTF-8 cannot hold") from None
+
+
+_OTHER: Final = "JSON data and bytes do: None, bool, int, float, str, list, dict"
+_ADVICE: Final[dict[Any, str]] = {
+    tuple: "make it a list",
+    set: "make it a sorted list",
+    bytearray: "make it bytes",
+}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def check_shape(data: bytes, most_nodes: int) -> None:
+    """Refuse a JSON text that would be too much to parse: too many values, too deep, numbers too long.
+
+    Looks at bytes only, so it takes a time that grows with their number and no memory to speak of.
+
+    Raises:
+        PlainError: saying which.
+    """
+    # Each value but the first of a list stands behind a comma or a bracket. Commas within texts count as well.
+    nodes = 1 + data.count(b",") + data.count(b"[") + data.count(b"{")
+    if nodes > most_nodes:
+        bare = _TEXT.sub(b"", data)
+        nodes = 1 + bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+        if nodes > most_nodes:
+            raise PlainError(f"holds up to {nodes} values, and {most_nodes} at most are taken")
+    if _DIGITS.search(data) and _DIGITS.search(_TEXT.sub(b"", data)):
+        raise PlainError(f"holds a number of more than {MOST_DIGITS} digits")
+    if data.count(b"[") + data.count(b"{") > MOST_DEPTH + 1:
+        depth = 0
+        for byte in _TEXT.sub(b"", data).translate(None, _NOT_BRACKETS):
+            depth += 1 if byte in b"[{" else -1
+            if depth > MOST_DEPTH + 1:
+                raise PlainError(f"is nested deeper than {MOST_DEPTH} levels")
+
+
+def load(data: bytes, most_nodes: int) -> Any:
+    """Return the plain data of a JSON text that anybody may have written.
+
+    Raises:
+        PlainError: it is none, or against one of the rules; whatever it is, nothing else is raised.
+    """
+    check_shape(data, most_nodes)
+    try:
+        return _decoder.decode(data.decode())
+    except PlainError:
+        raise
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PlainError(f"is no plain data: {type(error).__name__}: {error!s:.200}") from None
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Any:
+    made = {}
+    for key, value in pairs:
+        if key.startswith("$"):
+            if key == _MARK and len(pairs) == 1 and type(value) is str:
+                return _bytes(value)
+            if not key.startswith("$$"):
+                raise PlainError(f"has the key {key!r:.100}, which nothing writes")
+            key = key[1:]
+        made[key] = value
+    if len(made) != len(pairs):
+        raise PlainError("has a key twice")
+    for key in made:
+        _refuse_surrogates(key)
+    return made
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (Base64Error, UnicodeEncodeError):
+        raise PlainError("holds bytes that are no base64") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise PlainError(f"holds {name}, which is no JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise PlainError("holds a number beyond what a float can be")
+    return value
+
+
+def _refuse_surrogates(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PlainError("holds half of a surrogate pair") from None
+
+
+class _Decoder(json.JSONDecoder):
+    """The library's parser, with our rules where it has none: for keys, numbers and texts."""
+
+    def decode(self, text: str) -> Any:  # type: ignore[override]
+        value = super().decode(text)
+        if "\\u" in text or "\\U" in text:  # UTF-8 has none: only an escape can make half of a pair
+            _refuse_surrogates_in(value)
+        return value
+
+
+def _refuse_surrogates_in(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is str:
+            _refuse_surrogates(each)
+        elif type(each) is list:
+            waiting += each
+        elif type(each) is dict:
+            waiting += each.values()
+
+
+_decoder = _Decoder(object_pairs_hook=_pairs, parse_float=_float, parse_constant=_refuse_constant)
+
+
+# -- showing -----------------------------------------------------------------------------------------------------------
+
+# Control characters, those that change the direction of what follows, invisible ones, and halves of pairs: they can
+# make a terminal or a log say what the program did not.
+_UNSHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text of an untrusted process so that it can be shown: as it is, with what could mislead escaped."""
+    return _UNSHOWN.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """Return such a text on one line."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escape(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return (
+        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    )

@@ -1,0 +1,301 @@
+"""A sacrificial host program: runs jobs of attackers in sandboxes, and watches its own state meanwhile.
+
+    pytest --one JSON line per order--> host --ProcessExecutor(sandbox=...)--> the job
+           <--one JSON line per answer--
+
+It is started by `hosts.py`, as root or as an unprivileged user, with an interpreter that everybody can read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+SECRET = "canary-" + "f00d" * 8
+UIDS = range(740_000, 740_032)
+KEYCTL = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+
+
+def drop(uid: int) -> None:
+    """Become an unprivileged user for good."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again, so that its /proc is its own
+
+
+class Canaries:
+    """What an attack could hurt, and how it was at the beginning."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.sibling = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(100000)"])
+        self.file = os.path.join(directory, "canary")
+        with open(self.file, "w", encoding="ascii") as file:
+            file.write(SECRET)
+        os.chmod(self.file, 0o600)
+        os.utime(self.file, (1e9, 1e9))
+        self.heap = SECRET.encode() * 3
+        os.environ["CANARY_SECRET"] = SECRET
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.syscall(KEYCTL, 1, b"canary")  # KEYCTL_JOIN_SESSION_KEYRING
+        number = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+        self.key = libc.syscall(number, b"user", b"canary", SECRET.encode(), len(SECRET), -3)
+        self.path = os.path.join(directory, "socket")
+        self.sockets = []
+        for family, kind, address in (
+            (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+            (socket.AF_UNIX, socket.SOCK_STREAM, self.path + "-stream"),
+            (socket.AF_UNIX, socket.SOCK_DGRAM, self.path),
+            (socket.AF_UNIX, socket.SOCK_DGRAM, f"\0canary-{os.getpid()}"),
+        ):
+            made = socket.socket(family, kind)
+            made.bind(address)
+            if kind == socket.SOCK_STREAM:
+                made.listen()
+            self.sockets.append(made)
+        for name in (self.path, self.path + "-stream"):
+            os.chmod(name, 0o777)
+        self.begun = self.state()
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what an attacker is told: everything that it might want to hurt."""
+        return {
+            "parent": os.getpid(),
+            "sibling": self.sibling.pid,
+            "file": self.file,
+            "directory": self.directory,
+            "tcp": self.sockets[0].getsockname()[1],
+            "udp": self.sockets[1].getsockname()[1],
+            "path": self.path,
+            "abstract": f"canary-{os.getpid()}",
+            "secret": SECRET,
+            "key": self.key,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that must not change."""
+        found: dict[str, Any] = {}
+        for name, pid in (("parent", 0), ("sibling", self.sibling.pid)):
+            found[name] = {
+                "alive": pid == 0 or self.sibling.poll() is None,
+                "limits": [resource.prlimit(pid, which) for which in range(16)],
+                "priority": os.getpriority(os.PRIO_PROCESS, pid),
+                "processors": sorted(os.sched_getaffinity(pid)),
+                "scheduler": os.sched_getscheduler(pid),
+                "io": ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, pid),
+            }
+        status = os.stat(self.file)
+        found["file"] = [
+            status.st_mtime,
+            stat.S_IMODE(status.st_mode),
+            status.st_uid,
+            status.st_nlink,
+            status.st_size,
+        ]
+        found["xattr"] = os.listxattr(self.file)
+        found["directory"] = sorted(os.listdir(self.directory))
+        found["heard"] = [bool(select.select([each], [], [], 0)[0]) for each in self.sockets]
+        with open("/proc/sysvipc/shm", encoding="ascii") as file:
+            found["shm"] = len([line for line in file if str(os.getuid()) in line.split()[7:8]])
+        return found
+
+    def hurt(self) -> list[str]:
+        """Return what has changed."""
+        now = self.state()
+        return [f"{name}: {self.begun[name]} -> {now[name]}" for name in now if now[name] != self.begun[name]]
+
+
+class Host:
+    """Carries out orders."""
+
+    def __init__(self, directory: str, root: bool) -> None:
+        self.root = root
+        self.canaries = Canaries(directory)
+        self.executors: dict[str, Any] = {}
+
+    def executor(self, policy: dict[str, Any]) -> Any:
+        """Return an executor with this policy, made once."""
+        from procsched import ProcessExecutor, Sandbox
+
+        key = json.dumps(policy, sort_keys=True)
+        if key not in self.executors:
+            for old in self.executors.values():
+                old.shutdown()
+            self.executors.clear()
+            fields = dict(policy)
+            fields["give_up"] = frozenset(fields.get("give_up", ()))
+            if self.root:
+                fields["run_as"] = UIDS
+            self.executors[key] = ProcessExecutor(1, timeout=10.0, sandbox=Sandbox(**fields))
+        return self.executors[key]
+
+    def do_arguments(self) -> Any:
+        return self.canaries.arguments()
+
+    def do_report(self, policy: dict[str, Any]) -> Any:
+        """Return what keeps which promise, or the error."""
+        from procsched import ProcschedError
+
+        try:
+            report = self.executor(policy).sandbox_report()
+        except ProcschedError as error:
+            return {
+                "error": type(error).__name__,
+                "promise": getattr(error, "promise", ""),
+                "text": str(error),
+            }
+        return {"kept": report.kept, "given_up": report.given_up, "layers": report.layers}
+
+    def do_run(
+        self,
+        policy: dict[str, Any],
+        source: str,
+        name: str,
+        args: list[Any],
+        timeout: float,
+        after: bool = True,
+    ) -> Any:
+        """Run one job, look at the canaries, and run a harmless one."""
+        from procsched import Source
+
+        executor = self.executor(policy)
+        progress = 0
+        begun = time.monotonic()
+        job = Source(source, name) if source else _function(name)
+        future = executor.options(timeout=timeout).submit(job, *args)
+        record = future.wait_record(timeout + 30)
+        answer: dict[str, Any] = {
+            "seconds": time.monotonic() - begun,
+            "duration": record.duration,
+            "outcome": str(record.outcome),
+            "error": record.error,
+            "limit": record.limit,
+            "output": record.output,
+            "truncated": record.output_truncated,
+            "cpu": record.cpu_seconds,
+            "rss": record.peak_rss,
+            "traceback": record.traceback,
+            "exit_code": record.exit_code,
+            "signal": record.signal,
+            "progress": progress or future.progress,
+            "result": _shown(record.result) if record.ok else None,
+            "exception": type(future.exception()).__name__ if not record.ok else None,
+            "alive": alive(record.pid),
+        }
+        if after:
+            harmless = executor.options(timeout=20).submit(Source("def f():\n return sum(range(10))", "f"))
+            answer["harmless"] = harmless.result()
+            answer["hurt"] = self.canaries.hurt()
+            text = json.dumps([answer["output"], answer["result"], answer["error"], answer["traceback"]])
+            answer["leaked"] = SECRET in text
+        return answer
+
+    def do_at_once(self, policy: dict[str, Any], jobs: list[list[Any]], timeout: float) -> Any:
+        """Run several jobs one after another and return their outcomes."""
+        from procsched import Source
+
+        executor = self.executor(policy)
+        futures = [
+            executor.options(timeout=timeout).submit(Source(source, name), *args)
+            for source, name, args in jobs
+        ]
+        return [[str(each.wait_record(60).outcome), each.wait_record(60).error] for each in futures]
+
+    def do_usage(self) -> Any:
+        """Return what grows when something leaks."""
+        with open("/proc/self/statm", encoding="ascii") as file:
+            rss = int(file.read().split()[1]) * 4096
+        return {
+            "rss": rss,
+            "fds": len(os.listdir("/proc/self/fd")),
+            "threads": threading.active_count(),
+        }
+
+    def do_below(self) -> Any:
+        """Return the command lines of everything below this process."""
+        import psutil
+
+        found = []
+        for each in psutil.Process().children(recursive=True):
+            try:
+                found.append([each.pid, each.uids().real, each.cmdline()[:4]])
+            except psutil.Error:
+                continue
+        return found
+
+    def do_start(self, policy: dict[str, Any], source: str, name: str, timeout: float) -> Any:
+        """Start a job and do not wait for it; return the pid of its worker once it has told of progress."""
+        from procsched import Source
+
+        future = self.executor(policy).options(timeout=timeout).submit(Source(source, name))
+        end = time.monotonic() + 20
+        while future.progress is None and time.monotonic() < end:
+            time.sleep(0.01)
+        stats = self.executor(policy).stats()
+        return [worker.pid for worker in stats.workers if worker.state == "busy"]
+
+    def do_close(self) -> Any:
+        """End all executors."""
+        for each in self.executors.values():
+            each.kill_workers()
+            each.shutdown()
+        self.executors.clear()
+
+
+def _function(name: str) -> Any:
+    import importlib
+
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _shown(value: Any) -> Any:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def alive(pid: int | None) -> bool:
+    """Return whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def main() -> None:
+    directory, uid = sys.argv[1], int(sys.argv[2])
+    if uid:
+        drop(uid)
+    host = Host(directory, root=os.getuid() == 0)
+    print(json.dumps({"answer": "ready"}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        method = getattr(host, "do_" + order.pop("do"))
+        try:
+            answer = {"answer": method(**order)}
+        except Exception as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    for each in host.executors.values():
+        each.shutdown()
+    host.canaries.sibling.kill()
+
+
+if __name__ == "__main__":
+    main()

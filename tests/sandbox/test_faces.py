@@ -1,0 +1,270 @@
+"""The faces of the sandbox: outcomes, records, what is refused before anything is started."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from procsched import (
+    InlinePool,
+    ProcessExecutor,
+    ProcessPool,
+    Sandbox,
+    SandboxUnavailableError,
+    Scheduler,
+    Source,
+    ValidationError,
+    killable,
+    run,
+)
+from procsched.sandbox import prepare
+from procsched.sandbox.policy import PROMISES
+from procsched.sandbox.promises import Facts
+from tests.sandbox import hosts
+from tests.sandbox.conftest import Sandboxed
+
+pytestmark = pytest.mark.leaks(
+    "the hosts outlive a test; what they leave is looked for at the end of the session"
+)
+
+
+def test_a_job_runs_and_is_recorded(sandboxed: Sandboxed) -> None:
+    """Result, output, CPU time and memory of a run that behaves."""
+    source = "def attack(x):\n    print('hello')\n    return {'doubled': [2 * x], 'raw': b'ab'.hex()}"
+    answer = sandboxed.run(source, 21)
+    assert answer["outcome"] == "succeeded"
+    assert answer["result"] == {"doubled": [42], "raw": "6162"}
+    assert (answer["output"], answer["truncated"]) == ("hello\n", False)
+    assert answer["cpu"] is not None
+    assert answer["rss"] > 1 << 20
+    assert answer["exit_code"] is answer["signal"] is answer["limit"] is None
+
+
+def test_an_exception_is_a_claim(sandboxed: Sandboxed) -> None:
+    """It is marked as what the job says, escaped, and comes out as a RemoteError, whatever class it names."""
+    source = "class SystemExit(Exception): pass\ndef attack():\n    raise SystemExit('\\x1b[2J\\nERROR fake')"
+    answer = sandboxed.run(source)
+    assert answer["outcome"] == "failed"
+    assert answer["error"] == "the job says: SystemExit: \\x1b[2J\\nERROR fake"
+    assert answer["exception"] == "RemoteError"
+    assert "line 3, in attack" in answer["traceback"]
+    assert "\x1b" not in answer["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def attack(): return {1, 2}", "the result is of type set"),
+        ("def attack(): return [(1,)]", "the result[0] is of type tuple"),
+        ("def attack(): return {1: 2}", "the result has the key 1"),
+        ("def attack(): return float('nan')", "the result is nan"),
+        ("def other(): pass", "the source defines no 'attack'"),
+        ("def attack(: pass", "SyntaxError"),
+        ("async def attack(): raise KeyError('x')", "KeyError"),
+    ],
+)
+def test_what_cannot_be_returned_is_said(source: str, says: str, tmp_path_factory: Any) -> None:
+    """Nothing is turned into something else in silence."""
+    host = Sandboxed("user", "portable", hosts.shared_host("user", tmp_path_factory.mktemp("host")))
+    answer = host.run(source)
+    assert answer["outcome"] == "failed"
+    assert says in answer["error"]
+
+
+def test_trusted_functions_run_by_name(sandboxed: Sandboxed) -> None:
+    """Functions of the library, and of a directory that is readable; others are refused when they are submitted."""
+    order = {"policy": sandboxed.policy(), "source": "", "timeout": 20.0}
+    assert sandboxed.host("run", **order, name="json.dumps", args=[{"a": 1}])["result"] == '{"a": 1}'
+    assert sandboxed.host("run", **order, name="math.sqrt", args=[9])["result"] == 3.0
+    with pytest.raises(AssertionError, match=r"the sandbox cannot read .*/tests, where tests.faults is"):
+        sandboxed.host("run", **order, name="tests.faults.add", args=[1, 2])
+    code = "/mnt/code" if hosts.IS_ROOT else str(hosts.ROOT)
+    order["policy"] = sandboxed.policy(readable=[code])
+    assert sandboxed.host("run", **order, name="tests.sandbox.trusted.add", args=[1, 2])["result"] == 3
+
+
+def test_progress_is_passed_on(sandboxed: Sandboxed) -> None:
+    """`current_run()` works inside: it knows the limit, and tells of progress."""
+    source = (
+        "from procsched import current_run\n"
+        "def attack():\n"
+        "    run = current_run()\n"
+        "    run.progress(1, 2, 'half\\x1b')\n"
+        "    return run.remaining() <= 20.0 and run.attempt"
+    )
+    answer = sandboxed.run(source)
+    assert answer["result"] == 1
+    assert answer["progress"] == [1, 2, "half\\x1b"]
+
+
+def test_the_report_names_every_promise(sandboxed: Sandboxed) -> None:
+    """What keeps it, or that it was given up; and the process itself says how it is confined."""
+    report = sandboxed.host("report", policy=sandboxed.policy())
+    assert {*report["kept"], *report["given_up"]} == set(PROMISES)
+    assert set(report["given_up"]) == set(sandboxed.policy().get("give_up", ()))
+    assert int(report["layers"]["tried"]) > 10
+    assert int(report["layers"]["seccomp"]) > 300
+
+
+# --- refusals, in this process ---------------------------------------------------------------------------
+
+JOB = Source("def f(): pass", "f")
+
+
+def refused(**options: Any) -> str:
+    with pytest.raises(ValidationError) as raised:
+        ProcessExecutor(1, **{"timeout": 1.0, "sandbox": Sandbox(), **options})
+    return str(raised.value)
+
+
+def test_what_makes_no_sense_with_a_sandbox_is_refused() -> None:
+    """Each by name, before anything is asked of the system."""
+    assert "timeout must be given" in refused(timeout=None)
+    assert "grace cannot be given" in refused(grace=1.0)
+    assert "initializer cannot be given" in refused(initializer=print)
+    assert "preload cannot be given" in refused(preload=("json",))
+    assert "max_runs_per_worker cannot be given" in refused(max_tasks_per_child=3)
+    assert "max_rss_per_worker cannot be given" in refused(max_rss_per_worker=1 << 30)
+    assert "Sandbox(env=...)" in refused(env={})
+    assert "cwd cannot be given" in refused(cwd="/")
+    assert "must be a Sandbox" in refused(sandbox={"memory": 1})
+    with pytest.raises(ValidationError, match="belongs to the pool"):
+        with ProcessExecutor(1) as executor:
+            executor.options(sandbox=Sandbox())
+    with pytest.raises(ValidationError, match="timeout must be given"):
+        run(JOB, sandbox=Sandbox())
+    with pytest.raises(ValidationError, match="killable takes no sandbox"):
+        killable(timeout=1, sandbox=Sandbox())
+
+
+def test_a_source_without_a_sandbox_is_not_run() -> None:
+    """It fails where it would be called, and its text is not compiled."""
+    with ProcessExecutor(1) as executor:
+        with pytest.raises(ValidationError, match="runs only where a sandbox is given"):
+            executor.submit(Source("def f(): return 1", "f")).result()
+    with Scheduler(pool=InlinePool()) as scheduler:
+        task = scheduler.schedule_after(Source("def f(): return 1", "f"), 0)
+        assert "runs only where a sandbox is given" in (scheduler.wait(task, 10).error or "")
+
+
+@pytest.mark.skipif(not hosts.IS_ROOT, reason="what root is refused")
+def test_root_needs_uids() -> None:
+    """A root program without uids of its own for the workers gets no sandbox."""
+    for make in (
+        lambda: ProcessPool(1, sandbox=Sandbox()),
+        lambda: ProcessExecutor(1, timeout=1, sandbox=Sandbox()),
+        lambda: run(JOB, timeout=1, sandbox=Sandbox()),
+        lambda: Scheduler(pool=ProcessPool(sandbox=Sandbox())),
+    ):
+        with pytest.raises(SandboxUnavailableError) as raised:
+            make()
+        assert raised.value.promise == "parent"
+        assert "run_as" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "promise"),
+    [
+        ({"system": "darwin"}, "parent"),
+        ({"system": "win32"}, "parent"),
+        ({"machine": "ppc64le"}, "parent"),
+        ({"seccomp": "[Errno 1] Operation not permitted"}, "parent"),
+        ({"landlock": 0}, "files"),
+        ({"bwrap": "", "no_bwrap": "not there"}, "names"),
+    ],
+)
+def test_other_systems_are_refused(changes: dict[str, Any], promise: str) -> None:
+    """Nothing is started on a system that lacks what a promise needs, and the error names the promise."""
+    usual = {
+        "system": "linux",
+        "machine": "x86_64",
+        "uid": 1000,
+        "seccomp": "",
+        "landlock": 7,
+        "bwrap": "/bin/bwrap",
+    }
+    with pytest.raises(SandboxUnavailableError) as raised:
+        prepare.prepare(Sandbox(), Facts(**{**usual, **changes}))
+    assert raised.value.promise == promise
+
+
+@pytest.mark.parametrize("where", ["cwd", "sys.path", "prefix", "below", "above"])
+def test_places_that_others_load_code_from_cannot_be_writable(
+    where: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory, the import path, the interpreter; what is in them, and what holds them."""
+    import sys
+
+    place = tmp_path / "a" / "b"
+    place.mkdir(parents=True)
+    named = place
+    if where == "cwd":
+        monkeypatch.chdir(place)
+    elif where == "prefix":
+        monkeypatch.setattr(sys, "prefix", str(place))
+    elif where == "below":
+        monkeypatch.syspath_prepend(str(place.parent))
+    else:
+        monkeypatch.syspath_prepend(str(place))
+        named = place.parent if where == "above" else place
+    facts = Facts("linux", "x86_64", 1000, "", 7, "/bin/bwrap")
+    policy = Sandbox(writable=(str(named),), give_up={"scratch"})
+    with pytest.raises(ValidationError, match="would be run by others"):
+        prepare.prepare(policy, facts)
+
+
+def test_paths_that_are_not_there_are_refused(tmp_path: Any) -> None:
+    """A path that is missing when the pool is built is a slip, not a promise kept."""
+    facts = Facts("linux", "x86_64", 1000, "", 7, "/bin/bwrap")
+    for field, path in (("readable", tmp_path / "no"), ("writable", tmp_path / "no")):
+        with pytest.raises(ValidationError, match="not there"):
+            prepare.prepare(Sandbox(give_up={"scratch"}, **{field: (str(path),)}), facts)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValidationError, match="no directory"):
+        prepare.prepare(Sandbox(give_up={"scratch"}, writable=(file,)), facts)
+
+
+@pytest.mark.skipif(not hosts.IS_ROOT, reason="only root can give uids")
+def test_uids_of_others_are_refused() -> None:
+    """A range that holds a user of the system is not nobody's: what runs under it would be ended."""
+    from procsched.sandbox.uids import Leases
+
+    with pytest.raises(ValidationError, match="which is that of"):
+        Leases(range(1, 10))
+
+
+@pytest.mark.skipif(not hosts.IS_ROOT, reason="only root can give uids")
+def test_a_uid_is_given_once() -> None:
+    """Two pools with the same range do not share a uid; one that was given back comes last."""
+    from procsched.sandbox.uids import Leases
+
+    first, second = Leases(range(742_000, 742_002)), Leases(range(742_000, 742_002))
+    try:
+        one, two = first.take(), second.take()
+        assert {one, two} == {742_000, 742_001}
+        assert first.take() is None
+        assert two is not None
+        second.give_back(two)
+        assert first.take() == two
+    finally:
+        first.close()
+        second.close()
+
+
+def test_arguments_that_are_no_data_are_refused() -> None:
+    """The call that is submitted with one fails alone, saying which; nothing is pickled."""
+    from procsched.errors import TaskSerializationError
+    from procsched.sandbox import packing
+
+    prepared: Any = None
+    for value in (object(), {1}, math.inf, (1,), {1: 2}):
+        with pytest.raises(TaskSerializationError, match=r"args\[0\]"):
+            packing.pack(prepared, JOB, (value,), {})
+    with pytest.raises(TaskSerializationError, match="kwargs"):
+        packing.pack(prepared, JOB, (), {"x": object()})
+    for action in (lambda: 1, "json.dumps", [].append, test_a_uid_is_given_once.__call__, object()):
+        with pytest.raises(ValidationError):
+            packing.pack(prepared, action, (), {})
