@@ -21,12 +21,18 @@ from procsched.workers.base import Pace
 from procsched.workers.launcher import is_message
 from procsched.workers.sending import WorkerState
 from tests import faults, support
+from tests.fuzz.__main__ import NAMES
 from tests.fuzz.targets import MESSAGES, TARGETS
 from tests.fuzz.worker_bench import Bench as Wire
 from tests.fuzz.worker_bench import FuzzCall, frame
 from tests.pools import Bench
 
 EXAMPLES = int(os.environ.get("PROCSCHED_FUZZ_EXAMPLES", "100"))
+
+
+def test_the_command_knows_every_target() -> None:
+    """Its list is one of its own: atheris has to see the import of the targets."""
+    assert sorted(NAMES) == sorted(TARGETS)
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
