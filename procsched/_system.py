@@ -37,7 +37,7 @@ def offers(feature: str) -> bool:
         return False
     linux = sys.platform == "linux"
     if feature == "fork":
-        return hasattr(os, "fork") and hasattr(os, "posix_spawn")
+        return hasattr(os, "fork") and sys.platform != "darwin"  # see `child/starting.py`
     if feature == "pidfd":
         return hasattr(os, "pidfd_open") and _pidfd_works()
     if feature == "proc":  # with the lists of children: CONFIG_PROC_CHILDREN

@@ -496,6 +496,7 @@ class Core:
             counters["started"] - ended,
             len(self.open),
             self.recent_problems(),
+            dict(self.pool.paths),
         )
 
     kind = "executor"

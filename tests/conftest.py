@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from procsched import _system
 from tests import support
 
 # Set before anything is started: every process below this run can be told by it.
@@ -45,6 +46,14 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     if left:
         support.kill_for_cleanup([*(set(support.children()) - before.children), *support.orphans()])
         pytest.fail("the test left behind:\n" + "\n".join(f"  {line}" for line in left), pytrace=False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what a feature is needed for that this system lacks, or that is switched off, with the promise's words."""
+    for mark in item.iter_markers("needs"):
+        feature, promise = mark.args
+        if not _system.offers(feature):
+            pytest.skip(f"without {feature} this is gone: {promise}")
 
 
 @pytest.fixture

@@ -528,6 +528,10 @@ class Stats:
         running: in flight.
         tasks: in the registry, terminal ones included; for an executor calls that have not ended.
         problems: what went wrong lately, in words; empty when all is well.
+        paths: which of the ways that systems differ in were really gone, and how often: ``start.fork`` or
+            ``start.exec`` of workers, ``kill.pidfd`` or ``kill.helper``, ``tree.subreaper`` or ``tree.walk`` when
+            killed, ``large.memfd`` of calls that went in shared memory, ``timer.timerfd`` or ``timer.timeout``, and
+            ``wake.eventfd`` or ``wake.pipe``. Empty for pools in this process. See "What can slip through".
     """
 
     workers: tuple[WorkerStats, ...] = ()
@@ -538,3 +542,4 @@ class Stats:
     running: int = 0
     tasks: int = 0
     problems: tuple[str, ...] = ()
+    paths: Mapping[str, int] = None  # type: ignore[assignment]

@@ -18,6 +18,12 @@ _MOST_FDS = 64
 _CAP = 1 << 26  # bytes of a message: all that a process inherits is below that
 
 
+def _received(fd: int) -> int:
+    if not hasattr(socket, "MSG_CMSG_CLOEXEC"):
+        os.set_inheritable(fd, False)
+    return _system.lift(fd)
+
+
 class Control:
     """One end of the control socket. Each side is used by one thread at a time.
 
@@ -85,7 +91,7 @@ class Control:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 count = len(payload) // 4
-                fds += map(_system.lift, unpack(f"{count}i", payload[: count * 4]))
+                fds += map(_received, unpack(f"{count}i", payload[: count * 4]))
         if fds or flags & socket.MSG_CTRUNC:  # some are missing: this process had no room for them
             self._fds.append(fds)
         self._pending += data

@@ -112,6 +112,12 @@ def main() -> Callable[[], Any]:
     _system.become_subreaper()
     guard = os.getpid()
     wakeups = Wakeups()
+    if not _system.offers("fork"):
+        from procsched.child import starting
+
+        helper = starting.spawn_helper(CONTROL_FD, parent)
+        os.close(CONTROL_FD)
+        _guard(parent_fd, helper, wakeups)
     from procsched.child import helper as helper_module  # before the fork, after which a page costs a fault
 
     helper = os.fork()

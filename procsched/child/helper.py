@@ -11,13 +11,13 @@ import _signal as signal  # type: ignore[import-not-found]
 import errno
 import functools
 import gc
-import io
 import os
 import select
 import sys
 import time
 
 from procsched import _system
+from procsched.child import starting
 from procsched.child.control import Control
 from procsched.child.guard import Wakeups, watch_process
 from procsched.child.reaping import UNKILLABLE_SECONDS, end_all_children, kill_unknown
@@ -77,6 +77,8 @@ class Helper:
         self.page_fd = -1
         self.own_path = list(sys.path)
         self.wide = False  # whether `COMMON` is imported
+        self.forks = _system.offers("fork")  # else workers are started by exec, and share nothing
+        self.preload: list[str] = []
 
     def configure(self) -> None:
         """Take the first message, import what it names, say hello."""
@@ -88,13 +90,10 @@ class Helper:
             os.environ.clear()
             os.environ.update(message["environ"])
         sys.path[:] = message["path"]
-        sys.modules["__main__"] = type(sys)("__main__")  # the user's names must not meet ours
+        starting.be_nobody()
         _system.open_kernel_timer()  # what it needs, so that the workers share it
-        for stream in (sys.stdout, sys.stderr):
-            # A run that is killed shall not take along what it has printed.
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(line_buffering=True)
         name = ""
+        self.preload = message["preload"]
         try:
             for name in message["preload"]:
                 __import__(name)
@@ -117,6 +116,8 @@ class Helper:
 
     def warm(self) -> None:
         """Import what calls that are pickled by value need, once, where the workers share it."""
+        if not self.forks:
+            return
         from procsched import _byvalue, errors
 
         del errors
@@ -209,7 +210,7 @@ class Helper:
                     self.kill_tree(pid)
 
     def spawn(self, number: int, fds: list[int], options: dict[str, Any]) -> None:
-        """Fork a worker. In the child this raises `_BecomeWorker`."""
+        """Fork a worker, or start one by exec. In a fork this raises `_BecomeWorker`."""
         me = os.getpid()
         program = options.get("program")
         if program is not None:
@@ -219,11 +220,15 @@ class Helper:
         try:
             if len(fds) < (WORKER_FDS if program is None else PROGRAM_FDS):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            pid = os.fork()
+            if self.forks or program is not None:  # which execs at once
+                pid = os.fork()
+            else:
+                pid = starting.spawn_worker([*fds, self.page_fd], {**options, "preload": self.preload})
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self.control.send(("spawn_failed", number, f"fork failed: {error}{_system.remedy(error)}"))
+            what = "fork" if self.forks else "exec"
+            self.control.send(("spawn_failed", number, f"{what} failed: {error}{_system.remedy(error)}"))
             return
         if pid == 0:
             _system.die_with_parent(me)
@@ -252,10 +257,11 @@ class Helper:
             os.close(fd)
         self.workers[pid] = number
         pidfd = watch_process(pid)
-        self.control.send(("spawned", number, pid), [] if pidfd is None else [pidfd])
+        way = "start.fork" if self.forks else "start.exec"
+        self.control.send(("spawned", number, pid, way), [] if pidfd is None else [pidfd])
         if pidfd is not None:
             os.close(pidfd)
-        if not self.wide and program is None:
+        if self.forks and not self.wide and program is None:
             self.widen()
 
     def ask(self, number: int) -> None:

@@ -434,6 +434,8 @@ def run_worker(
         if frame is None or frame.kind != wire.START:
             os._exit(1)
         try:
+            for name in options.get("preload", ()):
+                __import__(name)
             worker.start(pickle.loads(frame.payload))
         except BaseException as error:
             flush_streams()

@@ -319,7 +319,8 @@ class Control(RestartingDriver):
         failing = None if self.writer is None else self.writer.failing
         if failing is not None and failing not in problems:
             problems.append(failing)
-        return Stats(workers, counters, *figures, running, tasks, tuple(problems))
+        paths = dict(getattr(self.pool, "paths", {}))
+        return Stats(workers, counters, *figures, running, tasks, tuple(problems), paths)
 
     def health(self, stuck_after: float | timedelta = 1.0) -> Health:
         """Return how the threads and processes of this scheduler are: see `procsched.health`."""

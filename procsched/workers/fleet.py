@@ -235,6 +235,10 @@ class Fleet(Alarm):
             if len(modules) > MODULES_KEPT:
                 del modules[next(iter(modules))]
 
+    def went(self, path: str) -> None:
+        """Count a way that was gone: see `Stats.paths`."""
+        self.pool.went(path)
+
     def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
         """The helper has forked a worker."""
         worker = self.workers.get(number)

@@ -7,18 +7,12 @@ import signal
 import sys
 
 from procsched import _system
+from procsched.child import starting
 from procsched.errors import ProcschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.child.guard import main as step; "
-    "sys.path.pop(0)\nwhile step: step = step()"
-)
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
 
 # Those of -X that change how code runs, or where it is compiled to.
 OPTIONS = (
@@ -70,15 +64,15 @@ class Guard:
     """
 
     def __init__(self) -> None:
-        if not _system.offers("fork"):
+        if not hasattr(os, "posix_spawn"):
             raise ProcschedError(
-                "this system cannot fork, which the process pool needs; use pool=ThreadPool(), which cannot kill"
+                f"{sys.platform} has no posix_spawn, with which the process pool starts its workers: "
+                "use pool=ThreadPool(), which cannot kill"
             )
         import _socket
         import fcntl
 
-        arguments = interpreter_arguments()
-        arguments += ["-c", _BOOT, str(os.getpid()), _HOME]
+        arguments = starting.command(interpreter_arguments(), "guard", "main", str(os.getpid()))
         self.pid = 0
         self.pidfd: int | None = None
         self.socket, theirs = _system.socket_pair(_socket)

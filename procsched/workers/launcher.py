@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
             """A worker was forked; it says itself when it is ready."""
 
+        def went(self, path: str) -> None:
+            """A way was gone: see `Stats.paths`."""
+
         def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
             """A worker could not be started."""
 
@@ -253,6 +256,7 @@ class Launcher:
             self.owner.on_gone(*message[1:])
         elif kind == "spawned":
             self.unanswered.pop(("spawn", message[1]), None)
+            self.owner.went(message[3])
             self.owner.on_spawned(message[1], message[2], fds.pop() if fds else None)
         elif kind == "spawn_failed":
             self.unanswered.pop(("spawn", message[1]), None)

@@ -77,6 +77,13 @@ class Loop:
             self.close()
             raise
 
+    def paths(self) -> tuple[str, str]:
+        """Return how the thread waits for a time, and how it is woken: see `Stats.paths`."""
+        return (
+            "timer.timerfd" if self._timer_fd >= 0 else "timer.timeout",
+            "wake.eventfd" if self._wake_read == self._wake_write else "wake.pipe",
+        )
+
     def start(self) -> None:
         """Start the thread."""
         self.thread.start()

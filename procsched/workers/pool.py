@@ -140,6 +140,7 @@ class ProcessPool(Dispatcher):
             self._prepared = _prepared(sandbox, size)
         super().__init__(size, options)
         self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
+        self.paths: dict[str, int] = {}  # see `Stats.paths`; guarded by lock
         self.real_clock = True
         self.awake: Callable[[], float] = time.monotonic
         self._fleet_closing = False
@@ -205,6 +206,8 @@ class ProcessPool(Dispatcher):
             self.loop.close()
             raise
         self._source = source
+        for path in self.loop.paths():
+            self.went(path)
         self.loop.alarms.add(self.fleet)
         self.loop.alarms.add(self._look_again)
         self.loop.call_soon(self.fleet.ensure)
@@ -516,6 +519,11 @@ class ProcessPool(Dispatcher):
             self._returned.clear()
         for call in calls:
             self.end(call, Ending(Outcome.KILLED, CLOSED_REASON))
+
+    def went(self, path: str) -> None:
+        """Count a way that was gone: see `Stats.paths`."""
+        with self.lock:
+            self.paths[path] = self.paths.get(path, 0) + 1
 
     def count(self, name: str) -> None:
         """Add one to a counter."""

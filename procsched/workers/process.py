@@ -550,8 +550,12 @@ class Worker(Sender):
             was_running = self.state in RUNNING_STATES
             self.recall_locked()
             self.enter_locked(WorkerState.DYING)
-        if not (self.direct and self.signal(signal.SIGKILL)):
+        if self.direct and self.signal(signal.SIGKILL):
+            self.pool.went("kill.pidfd")
+        else:
+            self.pool.went("kill.helper")
             self.fleet.kill_by_helper(self)
+        self.pool.went("tree.subreaper" if _system.offers("subreaper") else "tree.walk")
         self.killed_at = time.monotonic()
         self.alarm = self.killed_at + NUDGE_WAIT
         self.pool.loop.hurry(self.alarm)

@@ -383,6 +383,7 @@ class Sender(Alarm):
         """Send the descriptor of a large call ahead of its frame. Where it cannot go, loading says so in the worker."""
         parcel: Parcel = call.payload
         if parcel.fd >= 0:
+            self.pool.went("large.memfd")
             with contextlib.suppress(OSError):
                 send_parcel(self.parcels, call.number, parcel.fd)
 
