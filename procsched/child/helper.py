@@ -257,8 +257,7 @@ class Helper:
             os.close(fd)
         self.workers[pid] = number
         pidfd = watch_process(pid)
-        way = "start.fork" if self.forks else "start.exec"
-        self.control.send(("spawned", number, pid, way), [] if pidfd is None else [pidfd])
+        self.control.send(("spawned", number, pid, self.forks), [] if pidfd is None else [pidfd])
         if pidfd is not None:
             os.close(pidfd)
         if self.forks and not self.wide and program is None:

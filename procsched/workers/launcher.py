@@ -256,7 +256,7 @@ class Launcher:
             self.owner.on_gone(*message[1:])
         elif kind == "spawned":
             self.unanswered.pop(("spawn", message[1]), None)
-            self.owner.went(message[3])
+            self.owner.went("start.fork" if message[3] else "start.exec")
             self.owner.on_spawned(message[1], message[2], fds.pop() if fds else None)
         elif kind == "spawn_failed":
             self.unanswered.pop(("spawn", message[1]), None)
@@ -327,7 +327,7 @@ class Launcher:
 # What a helper says: the kind, and what follows it.
 _SHAPES: dict[str, tuple[type, ...]] = {
     "gone": (int, int, float, float, int, tuple),
-    "spawned": (int, int),
+    "spawned": (int, int, bool),  # the last: whether it is a fork
     "spawn_failed": (int, str),
     "pong": (int,),
     "hello": (int,),
@@ -343,7 +343,7 @@ def is_message(message: Any, fds: int) -> bool:
     if tuple(map(type, rest)) != _SHAPES.get(kind) or fds > (kind in ("spawned", "hello")):
         return False
     if kind in ("spawned", "hello"):
-        return bool(rest[-1] > 0)
+        return bool(rest[kind == "spawned"] > 0)  # the pid
     if kind == "gone":
         try:
             os.waitstatus_to_exitcode(rest[1])
