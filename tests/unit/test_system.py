@@ -48,6 +48,10 @@ LISTED: dict[str, tuple[set[str], str]] = {
         {"/proc/", "getresuid", "sched_getaffinity"},
         "asks for each first; then it is not looked at, and no peak is measured",
     ),
+    "child/executing.py": ({"/proc/", "getresuid"}, "becomes a sandboxed program, which only Linux can hold"),
+    "sandbox/inside.py": ({"prctl"}, "a sandbox: refused by name where the kernel cannot keep its promises"),
+    "sandbox/kernel.py": ({"O_PATH"}, "likewise"),
+    "sandbox/paths.py": ({"/proc/"}, "likewise"),
     "cli/doctor_probes.py": (
         {"/proc/", "pidfd_open", "pidfd_send_signal", "memfd_create", "MFD_CLOEXEC", "eventfd", "EFD_CLOEXEC"},
         "tries each of them, for that is what it is for",
