@@ -400,6 +400,8 @@ def load(memory: mmap.mmap | bytes | bytearray, *, copies: bool = False) -> Any:
     if magic != MAGIC:
         raise pickle.UnpicklingError("this is no parcel")
     start = HEAD.size + count * PLACE.size
+    if start + length > len(view):  # else who reads it as a file would wait for the rest
+        raise pickle.UnpicklingError(f"a parcel of {len(view)} bytes announces {start + length}")
     buffers: list[Any] = []
     for index in range(count):
         offset, size = PLACE.unpack_from(view, HEAD.size + index * PLACE.size)

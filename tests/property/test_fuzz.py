@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from procsched import Outcome
+from procsched import Outcome, _parcels
 from procsched._core import wire
 from procsched.child import protocol
 from procsched.child.control import Control
@@ -187,6 +187,15 @@ def test_what_came_before_a_broken_message_counts(data: bytes) -> None:
     assert control.receive_available() == [("good", []), (None, [])]
     theirs.close()
     control.forget()
+
+
+def test_a_parcel_that_announces_more_than_it_has_is_refused() -> None:
+    """A pickle of gigabytes is read as a file; at the end of what there is, that waited for the rest for ever."""
+    memory = (
+        _parcels.HEAD.pack(_parcels.MAGIC, 1 << 40, 0) + b"cos"
+    )  # a name, which ends with a line that never comes
+    with pytest.raises(wire.pickle.UnpicklingError, match="announces"):
+        _parcels.load(bytearray(memory))
 
 
 # --- real processes -----------------------------------------------------------------------------------------------
