@@ -26,6 +26,7 @@ NAMES = (
     "helper",
     "child",
 )  # atheris has to import the rest itself
+HANG = 60  # seconds that one input may take
 LONGEST = 4096  # bytes of an input
 
 
@@ -91,7 +92,9 @@ def guided(name: str, seconds: float, seed: int) -> int:
         f"-max_len={LONGEST}",
         "-print_final_stats=1",
     ]
-    atheris.Setup([sys.argv[0], *options, "-rss_limit_mb=0", "-verbosity=0", corpus], TARGETS[name])
+    atheris.Setup(
+        [sys.argv[0], *options, "-rss_limit_mb=0", f"-timeout={HANG}", "-verbosity=0", corpus], TARGETS[name]
+    )
     atheris.Fuzz()
     return 0
 
