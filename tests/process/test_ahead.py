@@ -100,6 +100,12 @@ def stop_one(bench: Bench) -> Worker:
     return worker
 
 
+def send_all_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Have everything that may be sent ahead be sent, however long calls take on a busy machine."""
+    patch.setattr(sending, "BRIEF", 3600.0)
+    patch.setattr(dispatch, "AHEAD_SECONDS", math.inf)
+
+
 def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
     """Have the one worker that is free given these calls of `faults.maybe`, all but the first ahead of their start.
 
@@ -108,7 +114,7 @@ def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
     pool = bench.core.pool
     worker = stop_one(bench)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
+        send_all_ahead(patch)
         futures = [submit(bench, **call) for call in calls]
     with pool.lock:
         assert worker.call is futures[0]._item
@@ -156,8 +162,7 @@ def test_a_packet_larger_than_one_read_arrives(bench: Bench, monkeypatch: pytest
 
     warm(bench, faults.length, b"")
     monkeypatch.setattr(wire, "packet", measured)
-    monkeypatch.setattr(sending, "BRIEF", 3600.0)  # however long this takes on a busy machine
-    monkeypatch.setattr(dispatch, "AHEAD_SECONDS", 3600.0)
+    send_all_ahead(monkeypatch)
     (pid,) = {bench.submit(os.getpid).result(support.TIMEOUT)}
     with bench.deaf():
         stop(pid)
@@ -321,7 +326,7 @@ def test_a_call_is_given_to_nobody_while_it_is_on_its_way_back(
     assert futures[0].result(support.TIMEOUT) == "first"
     support.eventually(lambda: is_stopped(worker.pid or 0), what="the worker is stopped")
     support.eventually(lambda: worker.call is futures[1]._item, what="the second is its call")
-    monkeypatch.setattr(sending, "BRIEF", 3600.0)
+    send_all_ahead(monkeypatch)
     urgent = submit(bench, log=log.path, value="urgent", priority=Priority.HIGH)
     with bench.core.lock:
         assert [call.future for call in worker.ahead] == [urgent, *futures[2:]]
