@@ -389,13 +389,15 @@ def test_a_listener_may_close(rig: Rig) -> None:
 
 def test_who_is_stuck_is_known(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, with the seconds that the call has taken so far."""
+    now = real_seconds()
+    monkeypatch.setattr("procsched.listeners.real_seconds", lambda: now)
     delivery = rig.deliver(rig.gated, EventLog())
     rig.stuck(delivery)
     assert delivery.stuck() == []
-    monkeypatch.setattr("procsched.listeners.real_seconds", lambda: real_seconds() + STUCK_AFTER)
-    ((name, seconds),) = delivery.stuck()
-    assert name == "Gated"
-    assert seconds >= STUCK_AFTER
+    now += STUCK_AFTER
+    # The other listener may be at its event still, on a machine that has much to do.
+    support.eventually(lambda: [name for name, _seconds in delivery.stuck()] == ["Gated"])
+    assert dict(delivery.stuck())["Gated"] >= STUCK_AFTER
 
 
 def test_publishing_from_many_threads_loses_nothing(rig: Rig) -> None:
