@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from procsched import _system
+from tests import postgres as postgres_server
 from tests import support
 
 # Set before anything is started: every process below this run can be told by it.
@@ -60,6 +61,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def scratch(tmp_path: Path) -> Callable[[str], Path]:
     """Return a function that gives the path of a file in a directory of the test's own."""
     return lambda name: tmp_path / name
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_server.Server]:
+    """Give the PostgreSQL server of this run; skip where there is none to start."""
+    with postgres_server.server() as server:
+        yield server
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

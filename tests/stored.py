@@ -61,6 +61,12 @@ def rows(path: str | Path, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
+def execute(path: str | Path, statement: str) -> None:
+    """Change a file."""
+    with _opened(path) as connection, connection:
+        connection.execute(statement)
+
+
 # --- actions ------------------------------------------------------------------------------------------------
 
 

@@ -253,15 +253,25 @@ def _descriptors() -> dict[int, str]:
     return found
 
 
+servers: set[int] = set()
+"""Processes that are kept from one test to the next, and start and end others as they like."""
+
+
 def children() -> list[int]:
-    """Return the pids of all descendants, zombies included."""
+    """Return the pids of all descendants, zombies included, but for `servers`."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []  # no child at all, and the walk below costs milliseconds
     import psutil
 
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    found = psutil.Process().children(recursive=True)
+    pids = {child.pid for child in found}
+    for child in found:
+        if child.pid in servers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pids -= {child.pid, *(each.pid for each in child.children(recursive=True))}
+    return list(pids)
 
 
 def _reaped() -> tuple[float, int]:

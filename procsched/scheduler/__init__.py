@@ -320,6 +320,8 @@ class Scheduler(Control):
         try:
             payload, call = self._pack(action, args, named or {}, name, schedule)
         except TaskSerializationError as error:
+            if self._durable is not None:
+                raise
             error.args = (f"{error}; Scheduler(pool=ThreadPool()) need not send anything, and cannot kill",)
             raise
         steady = bool(getattr(schedule, "steady", False))

@@ -163,12 +163,15 @@ class StagingDriver(Driver):
 
     def _pass(self) -> bool:
         moved = super()._pass()
-        if self._durable is None or not self._threadless or not self._staged:
+        if self._durable is None or not self._threadless:
             return moved
         # Whoever moves a fake clock sees what became due run before that returns.
-        if self._wait_stored() or not self._store_required:
+        while self._staged and (self._wait_stored() or not self._store_required):
+            before = list(self._staged.items())
             self.pool.pump()
-            return True
+            if list(self._staged.items()) == before:
+                break  # somebody else runs calls, or this is in the midst of one
+            moved = True
         return moved
 
     def _make_ready_locked(self) -> None:

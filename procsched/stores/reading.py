@@ -40,7 +40,9 @@ def load_tasks(
     kept: list[KeptTask] = []
     ended: list[tuple[float, str]] = []
     wanted: dict[str, KeptTask] = {}
-    result = connection.execution_options(stream_results=True).execute(select(tasks).order_by(tasks.c.seq))
+    # For this statement alone: as an option of the connection it would hold for all that follow.
+    statement = select(tasks).order_by(tasks.c.seq)
+    result = connection.execute(statement, execution_options={"stream_results": True})
     for row in result.mappings():
         # Equal texts are read once, and share what they say.
         schedule = schedules.get(row["schedule"])

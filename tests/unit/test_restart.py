@@ -390,3 +390,17 @@ def test_what_a_shutdown_gave_back_is_found(path: str) -> None:
     with simulated(path, clock) as (scheduler, clock, _log):
         assert scheduler.wait_idle(support.TIMEOUT)
         assert scheduler.task(task.id).status is S.SUCCEEDED
+
+
+def test_all_that_is_ready_runs_when_the_clock_moves(path: str) -> None:
+    """Also where several wait for the store, one after another."""
+    with simulated(path) as (scheduler, clock, _log):
+        tasks = [scheduler.schedule("t", stored.nothing, OneTime(START + 1)) for _ in range(5)]
+        for task in tasks[1:3]:
+            scheduler.pause(task)
+        clock.advance(1)
+        assert [task.status for task in tasks].count(S.SUCCEEDED) == 3
+        for task in tasks[1:3]:
+            scheduler.resume(task)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert {task.status for task in tasks} == {S.SUCCEEDED}

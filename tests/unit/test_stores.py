@@ -9,82 +9,13 @@ from typing import Any
 
 import pytest
 
-from procsched._core.models import ExecutionRecord, ScheduledTask, Task, TaskStatus
+from procsched._core.models import ExecutionRecord, ScheduledTask
 from procsched.errors import ValidationError
-from procsched.schedules.once import OneTime
 from procsched.stores import base
 from procsched.stores.base import StoreWriter, writer_for
 from procsched.stores.memory import DirectWriter, InMemoryTaskStore
+from procsched.testing.stores import StoreContract, make_record, make_task
 from tests.support import TIMEOUT
-
-
-def make_task(number: int, attempt: int = 0, status: TaskStatus = TaskStatus.SCHEDULED) -> ScheduledTask:
-    task = Task(f"task-{number}", f"name {number}", print)
-    return ScheduledTask(task, OneTime(5.0), status, 5.0, attempt, 0, (make_record(number, attempt),))
-
-
-def make_record(number: int, attempt: int = 1) -> ExecutionRecord:
-    return ExecutionRecord(attempt, 1.0, 2.0, True, task_id=f"task-{number}", name=f"name {number}")
-
-
-# --- the contract --------------------------------------------------------------------------------------
-
-
-class StoreContract:
-    """What every `TaskStore` does. A subclass provides the fixture `store`, empty at first."""
-
-    def test_keeps_the_latest_state(self, store: Any) -> None:
-        """A task is there once, as it was saved last, with its history."""
-        store.save(make_task(1))
-        store.save(make_task(1, 2, TaskStatus.RETRYING))
-        (task,) = store.load_all()
-        assert (task.id, task.name, task.status, task.attempt) == ("task-1", "name 1", TaskStatus.RETRYING, 2)
-        assert task.next_run_at == 5.0
-        assert task.history == [make_record(1, 2)]
-
-    def test_loads_in_order_of_registration(self, store: Any) -> None:
-        """Saving again does not move a task; deleting and saving does."""
-        for number in (3, 1, 2, 3):
-            store.save(make_task(number))
-        assert [task.id for task in store.load_all()] == ["task-3", "task-1", "task-2"]
-        store.delete("task-3")
-        store.save(make_task(3))
-        assert [task.id for task in store.load_all()] == ["task-1", "task-2", "task-3"]
-
-    def test_deletes(self, store: Any) -> None:
-        """A task that is not there is no error."""
-        store.save(make_task(1))
-        store.delete("task-1")
-        store.delete("task-1")
-        store.delete("never there")
-        assert list(store.load_all()) == []
-
-    def test_is_not_changed_from_outside(self, store: Any) -> None:
-        """Neither the object that was saved nor one that was loaded is the store's own."""
-        task = make_task(1)
-        store.save(task)
-        task.status = TaskStatus.RUNNING
-        (loaded,) = store.load_all()
-        loaded.attempt = 9
-        (again,) = store.load_all()
-        assert (again.status, again.attempt) == (TaskStatus.SCHEDULED, 0)
-
-    def test_takes_calls_from_several_threads(self, store: Any) -> None:
-        """Each call is atomic."""
-
-        def work(first: int) -> None:
-            for number in range(first, first + 100):
-                store.save(make_task(number))
-                store.load_all()
-                if number % 2:
-                    store.delete(f"task-{number}")
-
-        threads = [threading.Thread(target=work, args=(first,)) for first in (0, 1000)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT)
-        assert len(list(store.load_all())) == 100
 
 
 class TestInMemoryTaskStore(StoreContract):

@@ -1,0 +1,287 @@
+"""`SqlTaskStore` on SQLite and on PostgreSQL: the contracts, and what only one of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from procsched import SqlTaskStore, StoreError, ValidationError
+from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, record_of
+from tests import postgres as pg
+from tests import stored
+
+Make = Callable[..., SqlTaskStore]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("postgres").new_database()
+    return found
+
+
+@pytest.fixture
+def make(url: str) -> Iterator[Make]:
+    """Give the same store, opened anew, at each call."""
+    made: list[SqlTaskStore] = []
+
+    def once_more(**options: Any) -> SqlTaskStore:
+        made.append(SqlTaskStore(url, **options))
+        return made[-1]
+
+    yield once_more
+    for store in made:
+        store.close()
+
+
+class TestSqlTaskStore(StoreContract):
+    """As any other store."""
+
+    @pytest.fixture
+    def store(self, make: Make) -> SqlTaskStore:
+        return make()
+
+
+class TestDurableSqlTaskStore(DurableStoreContract):
+    """As one that outlives its process."""
+
+
+def test_results_are_kept_if_asked_for(make: Make) -> None:
+    """And opened by who asks."""
+    import pickle
+
+    from procsched._core.models import Sealed
+
+    for keep in (True, False):
+        store = make(keep_results=keep)
+        store.open(lambda: AT)
+        record = record_of(1, 1 + keep, result=Sealed(pickle.dumps({"rows": 3})))
+        store.write([change(1, new=True, record=record)])
+    assert [record.result for record in store.history()] == [None, {"rows": 3}]
+
+
+def test_old_records_are_deleted_by_age(make: Make) -> None:
+    """A few at a time; the last one of a task stays."""
+    now = AT
+    store = make(keep_records=100.0, records_per_task=None)
+    store.open(lambda: now)
+    store.write([change(1, new=True)])
+    store.write([change(1, record=record_of(1, run)) for run in range(1, 251)])
+    store.write([change(2, new=True, record=record_of(2, 1))])
+    store.write([change(1, attempt=1)])  # run 3 of it is the last, says its row
+    now = AT + 350
+    assert store.prune()
+    assert len(store.history(limit=1000)) == 51
+    while store.prune():
+        continue
+    # Ended 100 s ago or later; and what the task's row names.
+    assert [record.run for record in store.history(limit=1000)] == [250, 3]
+
+
+def test_old_records_are_deleted_by_number(make: Make) -> None:
+    """So many of each task stay."""
+    store = make(records_per_task=120, keep_records=None)
+    store.open(lambda: AT)
+    store.write([change(1, new=True), change(2, new=True, record=record_of(2))])
+    for start in range(1, 401, 50):
+        store.write([change(1, record=record_of(1, run)) for run in range(start, start + 50)])
+    while store.prune():
+        continue
+    runs = [record.run for record in store.history("job-1", limit=1000)]
+    assert runs[:120] == list(range(400, 280, -1))
+    assert len(runs) <= 120 + 100 + 1  # it is counted again after a hundred
+    assert len(store.history("job-2")) == 1
+
+
+def test_payloads_of_nobody_are_deleted(make: Make, url: str) -> None:
+    """Tasks with equal calls share one."""
+    import sqlalchemy
+
+    from procsched.stores.changes import Change
+
+    store = make()
+    store.open(lambda: AT)
+    one, other = change(1, new=True), change(2, new=True)
+    other.call = one.call
+    store.write([one, other, change(3, new=True)])
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+
+    def count() -> Any:
+        with engine.connect() as connection:
+            return connection.execute(sqlalchemy.text("SELECT count(*) FROM payloads")).scalar()
+
+    assert count() == 2
+    store.write([Change("job-1", None), Change("job-3", None)])
+    while store.prune():
+        continue
+    assert count() == 1
+    store.write([change(4, new=True)])
+    assert count() == 2
+
+
+def test_a_connection_that_breaks_is_made_anew(make: Make) -> None:
+    """The batch that failed is written when it is tried again."""
+    store = make()
+    store.open(lambda: AT)
+    assert store._connection is not None
+    store._connection.connection.driver_connection.close()  # type: ignore[union-attr]
+    with pytest.raises(StoreError):
+        store.write([change(1, new=True)])
+    store.write([change(1, new=True)])
+    assert len(store.load_all()) == 1
+
+
+def test_the_views_are_for_people(make: Make, url: str) -> None:
+    """Words and dates, no numbers to look up."""
+    import sqlalchemy
+
+    store = make()
+    store.open(lambda: AT)
+    store.write([change(1, new=True, record=record_of(1))])
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+        task = connection.execute(sqlalchemy.text("SELECT * FROM tasks_readable")).mappings().one()
+        run = connection.execute(sqlalchemy.text("SELECT * FROM runs_readable")).mappings().one()
+    assert (task["status"], task["action"]) == ("scheduled", "builtins:print")
+    assert task["next_run_at"] == "2023-11-14 22:14:20.100"
+    assert task["schedule"].startswith('{"v":1,"type":"fixed_rate","period":60.1,')
+    assert (run["outcome"], run["finished_at"]) == ("succeeded", "2023-11-14 22:13:21.000")
+
+
+# --- URLs and secrets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (5, "must be a text"),
+        ("sqlite://", "must name a file"),
+        ("sqlite:///:memory:", "leave store= out"),
+        ("mysql://localhost/x", "there are no other stores"),
+        ("postgresql+psycopg2://localhost/x", "there are no other stores"),
+        ("no url :hunter2", "must be a database URL"),
+    ],
+)
+def test_wrong_urls_are_refused(url: Any, words: str) -> None:
+    """Saying what is right; the text may hold a password, and is not shown."""
+    with pytest.raises(ValidationError, match=words) as caught:
+        SqlTaskStore(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["postgresql://user:{}@{}/d", "postgresql://user@{1}/d?password={0}"])
+def test_the_password_is_in_no_text(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of the store nor of what it raises, nor of what a log shows of that."""
+    import logging
+    import traceback
+
+    password = "hunter2-never-shown"
+    store = SqlTaskStore(form.format(password, "127.0.0.1:1"))
+    texts = [repr(store), str(store)]
+    with pytest.raises(StoreError) as caught:
+        store.open()
+    texts += [str(caught.value), repr(caught.value), *traceback.format_exception(caught.value)]
+    logging.getLogger("procsched").error("%s", store, exc_info=caught.value)
+    assert password not in "\n".join(texts) + caplog.text
+    assert "127.0.0.1" in str(caught.value)
+
+
+def test_a_wrong_password_is_not_shown(postgres: pg.Server) -> None:
+    """The server's own words come through."""
+    url = postgres.new_database().replace(pg.PASSWORD, "wrong-and-secret")
+    with pytest.raises(StoreError, match="password authentication failed") as caught:
+        SqlTaskStore(url).open()
+    assert "wrong-and-secret" not in str(caught.value)
+
+
+# --- the file of SQLite --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def test_the_file_is_private_and_synced(path: Path) -> None:
+    """Also what lies beside it while it is in use."""
+    store = SqlTaskStore(f"sqlite:///{path}")
+    store.open()
+    store.write([change(1, new=True)])
+    for name in ("jobs.db", "jobs.db-wal", "jobs.db-shm"):
+        assert (path.parent / name).stat().st_mode & 0o777 == 0o600, name
+    assert store._connection is not None
+    with store._connection.begin():
+        answers = [
+            store._connection.exec_driver_sql(f"PRAGMA {what}").scalar()
+            for what in ("journal_mode", "synchronous")
+        ]
+    assert answers == ["wal", 2]
+    store.close()
+
+
+@pytest.mark.parametrize(("mode", "words"), [(0o620, "written by others"), (0o602, "mode 602")])
+def test_a_file_that_others_may_write_is_refused(path: Path, mode: int, words: str) -> None:
+    """What is in it is run as code; who wants that says so."""
+    SqlTaskStore(f"sqlite:///{path}").upgrade()
+    path.chmod(mode)
+    with pytest.raises(StoreError, match=words):
+        SqlTaskStore(f"sqlite:///{path}").open()
+    store = SqlTaskStore(f"sqlite:///{path}", allow_shared_file=True)
+    store.open()
+    store.close()
+
+
+def test_a_directory_that_all_may_write_is_refused(tmp_path: Path) -> None:
+    """Anybody could put another file there; not where the sticky bit keeps them from it."""
+    directory = tmp_path / "open"
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(StoreError, match="in the place of the store"):
+        SqlTaskStore(f"sqlite:///{directory}/jobs.db").open()
+    directory.chmod(0o1777)
+    store = SqlTaskStore(f"sqlite:///{directory}/other.db")
+    store.open()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "virtiofs", "fuse.sshfs", "9p"])
+def test_network_file_systems_are_refused(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files were corrupted there."""
+    from procsched.stores import files
+
+    monkeypatch.setattr(files, "file_system_of", lambda directory: kind)
+    with pytest.raises(StoreError, match="PostgreSQL"):
+        SqlTaskStore(f"sqlite:///{path}").open()
+    assert not path.exists()
+
+
+def test_the_kind_of_a_file_system_is_found() -> None:
+    """As the kernel tells it."""
+    from procsched.stores.files import file_system_of
+
+    assert file_system_of(Path("/proc/self")) == "proc"
+    assert file_system_of(Path("/sys")) == "sysfs"
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    """In the words of the system."""
+    with pytest.raises(StoreError, match=r"not there.*No such file or directory"):
+        SqlTaskStore(f"sqlite:///{tmp_path}/not there/jobs.db").open()
+
+
+def test_a_file_of_somebody_else_is_refused(path: Path) -> None:
+    """One that is no database, and one with tables of the same names; nothing is changed in it."""
+    path.write_bytes(b"this is no database, but a text that is long enough" * 20)
+    path.chmod(0o600)
+    with pytest.raises(StoreError, match="not a database"):
+        SqlTaskStore(f"sqlite:///{path}").open()
+    other = path.with_name("other.db")
+    other.touch(0o600)
+    stored.execute(other, "CREATE TABLE tasks (x)")
+    with pytest.raises(StoreError, match=r"not procsched's.*tasks"):
+        SqlTaskStore(f"sqlite:///{other}").open()
+    assert stored.rows(other, "SELECT name FROM sqlite_master") == [("tasks",)]
