@@ -34,6 +34,7 @@ EXIT_NO_READER: Final = 128 + getattr(signal, "SIGPIPE", 13)
 COMMANDS: Final = {
     "demo": ("procsched.cli.demo", "analyse Python's standard library, with troublemakers among the jobs"),
     "cron": ("procsched.cli.cron", "list the next due times of a cron expression"),
+    "db": ("procsched.cli.database", "bring the tables of a store up to date"),
     "doctor": ("procsched.cli.doctor", "try out what this system offers, and say what is degraded without"),
 }
 

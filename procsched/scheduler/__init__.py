@@ -318,7 +318,7 @@ class Scheduler(Control):
             if kept is not None and not replace:
                 return kept
         try:
-            payload, call = self._pack(action, args, named or {}, name, schedule)
+            payload, call = self._pack(action, args, named or {}, schedule, (name, key or ""))
         except TaskSerializationError as error:
             if self._durable is not None:
                 raise
@@ -380,7 +380,12 @@ class Scheduler(Control):
         return handle
 
     def _pack(
-        self, action: Any, args: tuple[Any, ...], named: dict[str, Any], name: str, schedule: Schedule
+        self,
+        action: Any,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        schedule: Schedule,
+        texts: tuple[str, ...],
     ) -> tuple[Any, StoredCall | None]:
         """Return what the pool makes a call of and, with a durable store, the form in which that is stored."""
         if self._durable is None:
@@ -388,7 +393,7 @@ class Scheduler(Control):
         from procsched.stores.codec import check_storable
         from procsched.stores.payloads import store_call
 
-        check_storable(name, schedule)
+        check_storable(schedule, texts)
         call = store_call(action, args, named)
         # The same bytes are run now and after a restart.
         return self._payload_of(call), call

@@ -26,7 +26,7 @@ from procsched.schedules import After, CronSchedule, FixedDelay, FixedRate, OneT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, Final
 
     from procsched.protocols import Schedule
@@ -127,24 +127,18 @@ def _own_schedule_text(schedule: Any) -> str:
         ) from error
 
 
-def check_storable(name: str, schedule: Schedule) -> None:
+def check_storable(schedule: Schedule, texts: Iterable[str]) -> None:
     """Refuse what no database would take, before it is queued: there it would be in the way of all that follows.
-
-    Raises:
-        ValidationError: naming the parameter.
-    """
-    schedule_text(schedule)
-    check_text_storable("name", name)
-
-
-def check_text_storable(what: str, text: str) -> None:
-    """Refuse a text that cannot be written as UTF-8, or has a zero character in it.
 
     Raises:
         ValidationError: naming it.
     """
-    if _writable(text) != text:
-        raise ValidationError(f"{what} must be a text that can be stored, not {text!r}")
+    schedule_text(schedule)
+    for text in texts:
+        if _writable(text) != text:
+            raise ValidationError(
+                f"name and key must be texts that can be stored, in UTF-8 and without zero characters, not {text!r}"
+            )
 
 
 def read_schedule(text: str) -> Schedule | UnreadableSchedule:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from procsched._core.positions import Position
     from procsched.stores.statements import Statements
 
+NO_SCHEDULE = "its schedule: "  # begins the reason where that is what cannot be loaded
 _CHUNK = 500  # tasks whose records are asked for at a time
 
 
@@ -85,13 +86,14 @@ def _read_task(row: Any, schedule: Any, setting: dict[str, Any], call: StoredCal
     )
     status = TaskStatus(row["status"])
     handle = ScheduledTask(task, schedule, status, row["next_run_at"], row["attempt"], row["generation"])
-    handle.unloadable = row["unloadable"]
+    reason: str | None = row["unloadable"]
+    handle.unloadable = None if reason is not None and reason.startswith(NO_SCHEDULE) else reason
     position: Position = codec.read_position(row)
     if isinstance(schedule, codec.UnreadableSchedule) and not status.is_terminal:
         # Nothing can be planned without it. It goes on as soon as a start finds it again.
         handle.status = TaskStatus.PAUSED
         handle.next_run_at = None
-        handle.unloadable = f"its schedule: {schedule.reason}"
+        handle.unloadable = NO_SCHEDULE + schedule.reason
         position.held = True
     return KeptTask(handle, position, call, row["pid"], row["process_started"])
 

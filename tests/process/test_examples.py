@@ -34,6 +34,7 @@ SAYS = {
     "listeners": ["mail: bad has failed: ValueError: invalid literal"],
     "map_with_progress": ["4 of 4", "[3, 0, 'TaskTimeoutError', 5]", "of five digits: 10000"],
     "move_from_threads": ["{'sensor': 'attic', 'value': 5}", "[0, 1, 2]"],
+    "nightly": ["task-1 runs <function", "1 records", "task-1 runs shutil:make_archive", "2 records"],
     "progress": ["resize: 1 of 3, cat.png", "resize: 3 of 3, owl.png"],
     "quickstart": ["the others go on", "exceeded its 2.0 s budget"],
     "retries_and_dead_letter": ["attempt 3 succeeded answered", "broken failed", "revived: works now"],

@@ -161,3 +161,37 @@ def test_priority_holds_for_what_is_staged(path: str, tmp_path: Path) -> None:
             assert scheduler.wait(task, support.TIMEOUT).ok
         assert stored.rows(path, "SELECT count(*) FROM runs WHERE name = 'gone'") == [(0,)]
     assert Path(notes).read_text() == "high\nlow\n"
+
+
+HEAVY = (
+    """sorted({"sqlalchemy", "alembic", "sqlite3", "procsched.stores"} & set(__import__("sys").modules))"""
+)
+
+
+def test_no_worker_loads_sqlalchemy(path: str) -> None:
+    """A stored call is opened without anything of the store."""
+    for _ in range(2):
+        scheduler, _log = open_scheduler(path, preload=())
+        with scheduler:
+            scheduler.schedule("t", eval, FixedRate(1000), args=(HEAVY,), key="t", retry=NO_RETRY)
+            task = scheduler.schedule("now", eval, OneTime(0), args=(HEAVY,), retry=NO_RETRY)
+            assert scheduler.wait(task, support.TIMEOUT).result == []
+
+
+def test_every_commit_may_be_the_last(tmp_path: Path) -> None:
+    """SIGKILL before and after each commit of a life loses no task and no record, and doubles none."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crashing", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith(" 0 bad\n")
+
+
+def test_random_kills_under_load(tmp_path: Path) -> None:
+    """A few; `python -m tests.crashes` does as many as you like."""
+    from tests import crashes
+
+    assert crashes.run(tmp_path, 3, 1) == []
