@@ -11,6 +11,8 @@ import pytest
 from tests import faults, support
 from tests.pools import Parent, guard_pid, helper_pid, stop, told_pids
 
+pytestmark = pytest.mark.needs("subreaper", "daemons that a run has left end with a parent that is killed")
+
 KINDS = [function.__name__ for function in faults.LEAVERS]
 
 BUSY = """
@@ -98,6 +100,7 @@ faults.sleep(told)
 """
 
 
+@pytest.mark.needs("pidfd", "the end of the parent is noticed although a fork of it lives")
 def test_nothing_outlives_a_parent_of_which_a_fork_lives(tmp_path: Path) -> None:
     """The parent's death is seen by its pid descriptor, also where a fork of it keeps its sockets open."""
     told = tmp_path / "told"
@@ -111,6 +114,9 @@ def test_nothing_outlives_a_parent_of_which_a_fork_lives(tmp_path: Path) -> None
         assert_nothing_is_left([fork])
 
 
+@pytest.mark.needs(
+    "pidfd", "what a run has left ends also when guard or helper were killed before the parent"
+)
 @pytest.mark.parametrize("victims", ["guard", "helper", "guard and parent", "helper and parent"])
 def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str) -> None:
     """Guard or helper may die together with the parent: whoever is left ends the rest."""
@@ -160,6 +166,7 @@ def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         assert_nothing_is_left([*pids, *below])
 
 
+@pytest.mark.needs("pidfd", "the end of the parent is noticed by a guard and a helper that are stopped")
 def test_nothing_outlives_a_parent_whose_guard_and_helper_are_stopped(tmp_path: Path) -> None:
     """Those who are to end the rest may be stopped when the parent is killed: the kernel has them go on."""
     told = tmp_path / "told"

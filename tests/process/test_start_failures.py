@@ -74,6 +74,7 @@ def test_an_initializer_that_hangs_is_ended(tmp_path: Path, fault: object) -> No
         support.assert_gone(*map(int, told.read_text().split()))
 
 
+@pytest.mark.needs("pidfd", "the stack of what hung is in its record")
 def test_an_initializer_that_hangs_shows_where(tmp_path: Path) -> None:
     """The stack of an initializer that hangs is in the error."""
     with Bench(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from procsched import Outcome, _system
+from procsched import Outcome
 from tests import faults, support
 from tests.pools import Bench, assert_reaped, only_record, told_pids
 
-pytestmark = pytest.mark.skipif(not _system.offers("subreaper"), reason="this system has no child subreaper")
+pytestmark = pytest.mark.needs("subreaper", "all that a run started dies with it, whatever it left")
 
 KINDS = [function.__name__ for function in faults.LEAVERS]
 ENDS = {
