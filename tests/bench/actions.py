@@ -28,6 +28,11 @@ def pid_after(seconds):
     return os.getpid()
 
 
+def nap(seconds):
+    """Take so long, and no CPU."""
+    time.sleep(seconds)
+
+
 def note(path, slot):
     """Write pid and steady time into a slot of a `Board`."""
     fd = os.open(path, os.O_WRONLY)

@@ -17,7 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = ("kills", "storms", "idling", "dates", "starting", "throughput", "latency", "footprint", "payloads")
+GROUPS = (
+    "kills",
+    "storms",
+    "idling",
+    "dates",
+    "starting",
+    "throughput",
+    "latency",
+    "footprint",
+    "payloads",
+    "stores",
+)
 LIMIT = 300.0  # seconds that one measured process may take
 NOISY = 0.15  # share of the machine that others may use before a figure is marked
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")  # byte code: as installed

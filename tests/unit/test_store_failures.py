@@ -1,0 +1,174 @@
+"""A durable store that fails: nothing starts unrecorded, nothing is lost, everybody is told, and it catches up."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from procsched import (
+    NO_RETRY,
+    EventLog,
+    OneTime,
+    Scheduler,
+    SqlTaskStore,
+    StoreError,
+    TaskStatus,
+    ThreadPool,
+)
+from procsched.scheduler import staging
+from procsched.stores import database
+from procsched.stores.changes import Change
+from tests import postgres as pg
+from tests import stored, support
+from tests.unit.scheduling import Held
+
+S = TaskStatus
+
+
+class Breaking(SqlTaskStore):
+    """Refuses to write while it is told to."""
+
+    broken: BaseException | None = None
+
+    def write(self, changes: Sequence[Change]) -> None:
+        if self.broken is not None:
+            raise self.broken
+        super().write(changes)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request wait for the store only briefly."""
+    monkeypatch.setattr(staging, "STORE_SECONDS", 0.2)
+
+
+def scheduler_on(store: SqlTaskStore, **options: Any) -> tuple[Scheduler, EventLog]:
+    log = EventLog()
+    return Scheduler(pool=ThreadPool(2), store=store, listeners=[log], **options), log
+
+
+def is_told(log: EventLog, word: str) -> bool:
+    return log.wait_for(
+        lambda events: any(event.kind == "store" and word in str(event.progress) for event in events),
+        support.TIMEOUT,
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nothing_starts_unrecorded(path: Path) -> None:
+    """What runs goes on, and its record waits; what is due waits; then all of it goes on."""
+    store = Breaking(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store)
+    held = Held()
+    stored.held.append(held)
+    try:
+        with scheduler:
+            running = scheduler.schedule("running", stored.hold, OneTime(0), retry=NO_RETRY)
+            assert held.started.wait(support.TIMEOUT)
+            late = scheduler.schedule("late", stored.nothing, OneTime(scheduler.clock.now() + 1e6))
+            scheduler.pause(late)
+            store.broken = OSError(28, "No space left on device")
+            held.release.set()
+            assert scheduler.wait(running, support.TIMEOUT).ok
+            with pytest.raises(StoreError, match=r"was not scheduled.*No space left"):
+                scheduler.schedule("refused", stored.nothing, OneTime(0))
+            with pytest.raises(StoreError, match=r"resumed.*not stored yet.*No space left"):
+                scheduler.resume(late)
+            assert late.status is S.SCHEDULED
+            assert [task.name for task in scheduler.tasks()] == ["running", "late"]
+            assert is_told(log, "No space left")
+            assert any("No space left" in text for text in scheduler.stats().problems)
+            assert stored.rows(path, "SELECT count(*) FROM runs") == [(0,)]
+            store.broken = None
+            assert is_told(log, "works again")
+            assert scheduler.wait_idle(support.TIMEOUT)
+            assert stored.rows(path, "SELECT name FROM runs") == [("running",)]
+            assert stored.rows(path, "SELECT name, status FROM tasks") == [
+                ("running", "succeeded"),
+                ("late", "scheduled"),
+            ]
+    finally:
+        stored.held.clear()
+
+
+def test_a_start_waits_until_the_store_works(path: Path) -> None:
+    """It was due meanwhile, and runs once."""
+    store = Breaking(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store)
+    task = scheduler.schedule("t", stored.nothing, OneTime(0))
+    store.broken = OSError("gone")
+    with scheduler:
+        assert is_told(log, "gone")
+        assert task.status is S.SCHEDULED
+        assert scheduler.stats().running == 0
+        store.broken = None
+        assert scheduler.wait(task, support.TIMEOUT).ok
+    assert stored.rows(path, "SELECT run, attempt, outcome FROM runs") == [(1, 1, "succeeded")]
+
+
+def test_who_does_not_need_the_store_goes_on(path: Path) -> None:
+    """With `store_required=False` attempts start and requests return, and all is written later."""
+    store = Breaking(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store, store_required=False)
+    with scheduler:
+        store.broken = OSError("gone")
+        first = scheduler.schedule("first", stored.nothing, OneTime(0))
+        assert scheduler.wait(first, support.TIMEOUT).ok
+        second = scheduler.schedule("second", stored.nothing, OneTime(scheduler.clock.now() + 1e6))
+        assert scheduler.pause(second)
+        assert is_told(log, "gone")
+        store.broken = None
+        assert is_told(log, "works again")
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert stored.rows(path, "SELECT status FROM tasks") == [("succeeded",), ("paused",)]
+        assert len(scheduler.history(first)) == 1
+
+
+def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody with a transaction that writes holds everything up, and breaks nothing."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    scheduler, log = scheduler_on(SqlTaskStore(f"sqlite:///{path}"))
+    task = scheduler.schedule("t", stored.nothing, OneTime(0))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with scheduler:
+        assert is_told(log, "database is locked")
+        assert task.history == []
+        other.execute("ROLLBACK")
+        assert scheduler.wait(task, support.TIMEOUT).ok
+    other.close()
+
+
+def test_postgresql_restarted_under_load(postgres: pg.Server) -> None:
+    """Nothing is lost, and nothing runs twice."""
+    url = postgres.new_database()
+    scheduler, log = scheduler_on(SqlTaskStore(url))
+    with scheduler:
+        tasks = [scheduler.schedule("t", stored.nothing, OneTime(0), retry=NO_RETRY) for _ in range(30)]
+        postgres.stop(signal.SIGQUIT)
+        late = scheduler.clock.now() + 0.1
+        thread = threading.Thread(
+            target=lambda: tasks.append(
+                scheduler.schedule("late", stored.nothing, OneTime(late), retry=NO_RETRY)
+            )
+        )
+        thread.start()  # it waits until the server is there again
+        assert is_told(log, "failed")
+        postgres.start()
+        thread.join(support.TIMEOUT)
+        for task in tasks:
+            assert scheduler.wait(task, support.TIMEOUT).ok
+        assert scheduler.wait_idle(support.TIMEOUT)
+        records = scheduler.history(limit=1000)
+    assert len(records) == len({record.task_id for record in records}) == 31
