@@ -16,6 +16,7 @@ from procsched import _identity
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
 from procsched.errors import StoreError
+from procsched.ids import LONGEST_NUMBER
 from procsched.stores import codec
 from procsched.stores.changes import Change, Loaded
 from procsched.stores.database import Database
@@ -311,15 +312,18 @@ class SqlTaskStore:
         if deleted:
             connection.execute(statements.delete_task, [{"the_id": task_id} for task_id in deleted])
             self._orphans = True
-        updates = []
+        inserts, updates = [], []
         for task_id, change in newest.items():
             if change.snapshot is None:
                 continue
             call = new.get(task_id)
             if call is not None:
-                self._insert(connection, change, call, now)
+                inserts.append(self._new_row(connection, change, call, now))
             else:
                 updates.append(self._task_row(change, now))
+        if inserts:
+            connection.execute(statements.insert_task, inserts)
+            self._note_ids(connection, [row["id"] for row in inserts])
         if updates:
             connection.execute(statements.update_task, updates)
         if records:
@@ -340,7 +344,10 @@ class SqlTaskStore:
         row["the_id"] = change.task_id
         return row
 
-    def _insert(self, connection: Connection, change: Change, call: StoredCall, now: float) -> None:
+    def _new_row(
+        self, connection: Connection, change: Change, call: StoredCall, now: float
+    ) -> dict[str, Any]:
+        """Return the whole row of a task, and see to it that what it runs is there."""
         from procsched import __version__
 
         statements = self._statements
@@ -377,22 +384,22 @@ class SqlTaskStore:
             "settings": codec.settings_text(task),
             "created_at": now,
         }
-        connection.execute(statements.insert_task, row)
         self._next_seq += 1
-        self._note_id(connection, task.id)
+        return row
 
-    def _note_id(self, connection: Connection, task_id: str) -> None:
+    def _note_ids(self, connection: Connection, task_ids: list[str]) -> None:
         """Keep the highest number of each prefix: it is not given again when its task and its records are gone."""
-        prefix, _hyphen, digits = task_id.rpartition("-")
-        if not prefix or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-            return
-        number = int(digits)
-        if number > self._ids.get(prefix, 0):
-            assert self._statements is not None
-            self._ids[prefix] = number
-            connection.execute(
-                self._statements.note_meta, {"key": f"highest id:{prefix}", "value": str(number)}
-            )
+        assert self._statements is not None
+        higher: dict[str, int] = {}
+        for task_id in task_ids:
+            prefix, _hyphen, digits = task_id.rpartition("-")
+            if prefix and digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER:
+                number = int(digits)
+                if number > self._ids.get(prefix, 0):
+                    self._ids[prefix] = higher[prefix] = number
+        for prefix, number in higher.items():
+            row = {"key": f"highest id:{prefix}", "value": str(number)}
+            connection.execute(self._statements.note_meta, row)
 
     def _record_row(self, record: ExecutionRecord) -> dict[str, Any]:
         result = None

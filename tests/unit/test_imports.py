@@ -72,7 +72,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.event_log": EDGES,
     "procsched.listeners": EDGES | {"procsched.event_log", "procsched._parts"},
     "procsched.stores": EDGES
-    | {"procsched", "procsched._identity", "procsched._parts", "procsched.child.stored"},
+    | {"procsched", "procsched._identity", "procsched.ids", "procsched._parts", "procsched.child.stored"},
     "procsched.child": {"procsched._core.wire", "procsched._core.failures", *BOTTOM},
     # What reads untrusted frames has no way to anything that loads an object: see tests/unit/test_frames.py.
     "procsched.sandbox.values": set(),
