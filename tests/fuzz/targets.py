@@ -297,6 +297,9 @@ class _Owner:
         if pidfd is not None:
             os.close(pidfd)
 
+    def went(self, way: str) -> None:
+        assert way in ("start.fork", "start.exec")
+
     def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
         assert type(number) is int
         assert type(error) is str
@@ -318,7 +321,7 @@ MESSAGES: tuple[Any, ...] = (
     ("gone", 1),
     ("gone", "x", 9, None, 0.5, 1000, 5),
     ("gone", 1, 2**70, 0.5, 0.5, 1000, ()),
-    ("spawned", 1, 77),
+    ("spawned", 1, 77, True),
     ("spawned", "x", None),
     ("spawned",),
     ("spawn_failed", 1, "fork failed"),

@@ -172,7 +172,8 @@ def test_what_a_helper_says_is_known() -> None:
     """Of the messages for the fuzzer the first of each kind is right, and no other."""
     right = [message for message in MESSAGES if is_message(message, 0)]
     assert right == [MESSAGES[index] for index in (0, 1, 5, 8, 10, 12)]
-    assert is_message(("spawned", 1, 77), 1)
+    assert is_message(("spawned", 1, 77, False), 1)
+    assert not is_message(("spawned", 1, 77), 1)
     assert is_message(("hello", 5), 1)
     assert not is_message(("pong", 5), 1)
     assert not is_message(("hello", 0), 0)
