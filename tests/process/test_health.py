@@ -183,10 +183,10 @@ def test_a_start_that_works_ends_the_trouble(tmp_path: Path) -> None:
     with Bench(tmp_path, 1, initializer=faults.need_file, initargs=(str(marker),)) as bench:
         with pytest.raises(WorkerCrashedError):
             bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
-        assert [part.name for part in bench.executor.health().troubled] == ["worker starts"]
+        assert "worker starts" in [part.name for part in bench.executor.health().troubled]
         marker.touch()
         support.eventually(lambda: bench.submit(faults.add, 1, 1).exception(support.TIMEOUT) is None)
-        assert bench.executor.health().ok
+        support.eventually(lambda: bench.executor.health().ok)
 
 
 def test_a_dump_shows_each_worker_with_its_call(tmp_path: Path) -> None:
