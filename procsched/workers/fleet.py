@@ -305,7 +305,11 @@ class Fleet(Alarm):
         self._note_death(worker, status)
         # In one step: whoever ends all calls finds this one either with its worker or among those returned.
         with self.pool.lock:
-            call = self._detach(worker, stuck=len(stuck))
+            running = worker.call
+            by_itself = "crashed_workers"
+            if running is not None and verdicts.was_backstop(status, at, worker.hard_at, running.timeout):
+                by_itself = "killed_workers"  # by its own timer, which is ours
+            call = self._detach(worker, stuck=len(stuck), by_itself=by_itself)
             if call is not None and ending is None and self._was_spared(worker, call):
                 call = None
             elif call is not None and call.verdict is None and worker.broken:
@@ -393,18 +397,18 @@ class Fleet(Alarm):
             return False
         return self.pool.give_back(call)
 
-    def _detach(self, worker: Worker, *, stuck: int = 0, lost: bool = False) -> Call | None:
+    def _detach(self, worker: Worker, *, stuck: int = 0, by_itself: str = "crashed_workers") -> Call | None:
         """Take a dead worker out of service; return the call that it was in, or None. Twice is once.
 
         Args:
             stuck: how many processes of its tree could not be ended.
-            lost: it went with its helper.
+            by_itself: under what it is counted if we have not sent it away.
         """
         with self.pool.lock:
             if worker.state is not WorkerState.GONE:
                 # Whose stream had ended was only put out of its misery.
                 ended = None if worker.hung_up else _END_OF.get(worker.state)
-                self.pool.counters[ended or ("lost_workers" if lost else "crashed_workers")] += 1
+                self.pool.counters[ended or by_itself] += 1
                 self._vacant += 1
                 worker.enter_locked(WorkerState.GONE)
             call, worker.call = worker.call, None
@@ -472,7 +476,7 @@ class Fleet(Alarm):
         for worker in list(self.workers.values()):
             self._hear_last(worker)
             with self.pool.lock:  # as in `on_gone`
-                call = self._detach(worker, lost=True)
+                call = self._detach(worker, by_itself="lost_workers")
                 if call is not None and worker.held is None and self._was_spared(worker, call):
                     call = None
             if call is not None:

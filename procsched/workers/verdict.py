@@ -60,9 +60,19 @@ def decide_death(
         if outcome is Outcome.CRASHED and signal_name != "SIGKILL":
             return outcome, f"worker died: {words}"  # it was dying while its pipe broke
         return outcome, error
-    if signal_name == "SIGKILL" and timeout is not None and died_at >= hard_at:
-        return timed_out(timeout)  # the backstop: the parent was too late
+    if timeout is not None and was_backstop(status, died_at, hard_at, timeout):
+        return timed_out(timeout)
     return Outcome.CRASHED, f"worker died: {words}"
+
+
+def was_backstop(status: int, died_at: float, hard_at: float, timeout: float | None) -> bool:
+    """Return whether the kernel's own timer in the worker has ended it: the parent was too late."""
+    return (
+        os.WIFSIGNALED(status)
+        and os.WTERMSIG(status) == signal.SIGKILL
+        and timeout is not None
+        and died_at >= hard_at
+    )
 
 
 def stack_is_complete(data: bytes | bytearray, asked_at: int = -1) -> bool:

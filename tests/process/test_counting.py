@@ -191,3 +191,15 @@ def test_a_scheduler_counts_each_kind_of_end(tmp_path: Path) -> None:
         stats = scheduler.stats()
         assert_counted(stats, returned=3, lost=1)
         assert (stats.running, stats.workers) == (0, ())
+
+
+def test_what_its_own_timer_has_ended_was_killed(tmp_path: Path) -> None:
+    """A parent that comes too late for a deadline finds the work done: that is our kill, and no crash."""
+    with Bench(tmp_path, 1) as bench:
+        bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
+        future = bench.submit(faults.sleep, path := bench.path(), timeout=0.3)
+        pid = int(support.wait_for_file(path))
+        with bench.deaf():
+            support.assert_gone(pid)
+        assert future.wait_record(support.TIMEOUT).outcome is Outcome.TIMED_OUT
+        assert_counted(bench.executor.stats(), timed_out=1, killed_workers=1, crashed_workers=0)
