@@ -227,30 +227,6 @@ def task_row(task: ScheduledTask, position: Position) -> dict[str, Any]:
     }
 
 
-def read_position(row: Mapping[str, Any]) -> Position:
-    """Return the position in a row of `tasks`."""
-    slot = row["slot"]
-    # One number for what is mostly the same: there may be a hundred thousand of them.
-    dealt = slot if row["dealt"] == slot else row["dealt"]
-    anchor = slot if row["anchor"] == slot else row["anchor"]
-    return Position(
-        slot,
-        dealt,
-        anchor,
-        tuple(json.loads(row["backlog"])) if row["backlog"] else (),
-        due_at=row["due_at"],
-        run=row["run"],
-        stands_for=row["stands_for"],
-        owed=bool(row["owed"]),
-        held=bool(row["held"]),
-        after=row["after"],
-        ended_at=row["ended_at"],
-        retry_at=row["retry_at"],
-        live=bool(row["live"]),
-        started_at=row["started_at"],
-    )
-
-
 def default_position(task: ScheduledTask) -> Position:
     """Return a position for a task that comes without one: from somebody who calls `save`."""
     slot = task.next_run_at if task.next_run_at is not None else 0.0
