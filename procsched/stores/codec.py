@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
+from procsched._core.limits import Limits, as_data
 from procsched._core.models import (
     ExecutionRecord,
     MisfirePolicy,
@@ -188,6 +189,7 @@ def settings_text(task: Task) -> str:
             "max_catch_up": task.max_catch_up,
             "on_exhausted": task.on_exhausted,
             "capture_output": task.capture_output,
+            "limits": as_data(task.limits),
         }
     )
 
@@ -199,6 +201,9 @@ def read_settings(text: str) -> dict[str, Any]:
     value["priority"] = Priority[value["priority"].upper()]
     value["misfire"] = MisfirePolicy(value["misfire"])
     value["retry"] = RetryPolicy(**value["retry"])
+    limits = value.pop("limits", None)  # not in what was written before there were any
+    if limits is not None:
+        value["limits"] = Limits(**limits)
     return value
 
 
