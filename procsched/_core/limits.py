@@ -137,7 +137,7 @@ def label(name: str, value: float) -> str:
 
 def _amount(name: str, value: float) -> str:
     if name == "cpu_seconds":
-        return f"{value:.4g} s"
+        return f"{value:.6g} s"
     if name not in _BYTES:
         return str(value)
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
