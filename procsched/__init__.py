@@ -11,7 +11,6 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from procsched._core.health import Health, PartHealth
-    from procsched._core.limits import Limits
     from procsched._core.models import (
         DEFAULT_RETRY,
         NO_RETRY,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         ScheduleError,
         SchedulerStateError,
         StoreError,
+        StoreInUseError,
         TaskKilledError,
         TaskLostError,
         TaskNotFoundError,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from procsched.scheduler import Scheduler
     from procsched.schedules import After, CronSchedule, FixedDelay, FixedRate, OneTime
     from procsched.shared import killable, run, shutdown_shared
+    from procsched.steering import StoreClient, connect
     from procsched.stores.memory import InMemoryTaskStore
     from procsched.stores.sql import SqlTaskStore
     from procsched.testing import FakeClock
@@ -82,7 +83,6 @@ __all__ = [
     "InMemoryTaskStore",
     "InlinePool",
     "LimitExceededError",
-    "Limits",
     "MisfirePolicy",
     "OneTime",
     "Outcome",
@@ -108,7 +108,9 @@ __all__ = [
     "Source",
     "SqlTaskStore",
     "Stats",
+    "StoreClient",
     "StoreError",
+    "StoreInUseError",
     "SystemClock",
     "Task",
     "TaskEvent",
@@ -126,6 +128,7 @@ __all__ = [
     "WorkerCrashedError",
     "WorkerPool",
     "WorkerStats",
+    "connect",
     "current_run",
     "dump",
     "dump_on_signal",
@@ -139,7 +142,6 @@ __all__ = [
 # A unit test holds the two and `__all__` together.
 _MODULES = {
     "procsched._core.health": "Health PartHealth",
-    "procsched._core.limits": "Limits",
     "procsched._core.models": (
         "DEFAULT_RETRY NO_RETRY ExecutionRecord MisfirePolicy Outcome OverrunPolicy Priority QueueEntry "
         "RetryPolicy ScheduledTask ShutdownReport Stats Task TaskEvent TaskStatus WorkerStats"
@@ -150,8 +152,8 @@ _MODULES = {
     "procsched.dumping": "dump dump_on_signal",
     "procsched.errors": (
         "LimitExceededError ProcschedError RemoteError SandboxUnavailableError ScheduleError "
-        "SchedulerStateError StoreError TaskKilledError TaskLostError TaskNotFoundError TaskSerializationError "
-        "TaskTimeoutError UnknownOptionError ValidationError WorkerCrashedError"
+        "SchedulerStateError StoreError StoreInUseError TaskKilledError TaskLostError TaskNotFoundError "
+        "TaskSerializationError TaskTimeoutError UnknownOptionError ValidationError WorkerCrashedError"
     ),
     "procsched.executor": "ProcessExecutor",
     "procsched.future": "ProcessFuture",
@@ -162,6 +164,7 @@ _MODULES = {
     "procsched.scheduler": "Scheduler",
     "procsched.schedules": "After CronSchedule FixedDelay FixedRate OneTime",
     "procsched.shared": "killable run shutdown_shared",
+    "procsched.steering": "StoreClient connect",
     "procsched.stores.memory": "InMemoryTaskStore",
     "procsched.stores.sql": "SqlTaskStore",
     "procsched.testing": "FakeClock",

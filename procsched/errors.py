@@ -3,7 +3,8 @@
 Three families, never mixed: the call was wrong (`ValidationError`, `UnknownOptionError`,
 `TaskNotFoundError`, `SchedulerStateError`, `TaskSerializationError`); the task failed (`TaskTimeoutError`,
 `WorkerCrashedError`, `LimitExceededError`, `TaskKilledError`, `RemoteError`); procsched or the system
-failed (`TaskLostError`, `StoreError`, `SandboxUnavailableError`). All survive pickling with their attributes.
+failed (`TaskLostError`, `StoreError`, `StoreInUseError`, `SandboxUnavailableError`). All survive pickling with their
+attributes.
 """
 
 from __future__ import annotations
@@ -134,6 +135,18 @@ class TaskLostError(_EndedError):
 
 class StoreError(ProcschedError):
     """A store cannot be used, or did not take what was to be written. The text never holds a password."""
+
+
+class StoreInUseError(StoreError):
+    """Another scheduler has the store, or has taken it over.
+
+    Attributes:
+        pid: of its process, None where that is not known.
+        host: the machine on which that is.
+    """
+
+    pid: int | None = None
+    host: str | None = None
 
 
 class SandboxUnavailableError(ProcschedError):

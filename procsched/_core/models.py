@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dataclasses import KW_ONLY
     from typing import Any, Final
 
-    from procsched._core.limits import Limits
     from procsched.protocols import Schedule
 
 
@@ -158,7 +157,7 @@ class Task:
     misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE
     max_catch_up: int = 100
     on_exhausted: str = "dead_letter"
-    limits: Limits | None = None
+    limits: Any = None
     capture_output: bool = False
     key: str | None = None
 

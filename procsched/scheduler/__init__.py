@@ -41,8 +41,8 @@ from procsched.errors import (
 from procsched.ids import SequentialIdGenerator
 from procsched.scheduler import exits
 from procsched.scheduler.closing import POOL_SECONDS
-from procsched.scheduler.control import Control
 from procsched.scheduler.driver import NEW, RUNNING, STARTING
+from procsched.scheduler.serving import SentCall, Served
 from procsched.schedules import FixedRate, OneTime
 from procsched.schedules.once import After
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from typing import Any, Final, Never, Self
 
     from procsched._core.entries import Entry
-    from procsched._core.limits import Limits
     from procsched._core.models import RetryPolicy, ShutdownReport
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
     from procsched.stores.payloads import StoredCall
@@ -71,7 +70,7 @@ MOST_IDS: Final = 1000  # that a generator may give in vain
 _OpenTask = twin(Task)
 
 
-class Scheduler(Control):
+class Scheduler(Served):
     """Runs tasks when their schedules say so, in workers that can be ended.
 
     Args:
@@ -254,7 +253,7 @@ class Scheduler(Control):
         misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE,
         max_catch_up: int = 100,
         on_exhausted: str = "dead_letter",
-        limits: Limits | None = None,
+        limits: Any = None,
         capture_output: bool = False,
         key: str | None = None,
         replace: bool = False,
@@ -274,8 +273,7 @@ class Scheduler(Control):
             misfire: what happens to slots that passed while paused, asleep or before the start.
             max_catch_up: how many passed slots may become runs of their own.
             on_exhausted: "dead_letter", or "continue" for a recurring task that keeps its schedule.
-            limits: what else a run may use: memory, CPU time and others. Needs a pool of processes; where that has
-                limits too, the tighter ones hold.
+            limits: None; other limits than time come with a later version.
             capture_output: keep the end of stdout and stderr in `record.output`.
             key: a stable name. While a task with the same key is kept, unless it was cancelled, this call
                 changes nothing and returns that task's handle; with `replace` it cancels that task (a live
@@ -307,11 +305,9 @@ class Scheduler(Control):
             misfire = member_of(MisfirePolicy, "misfire", misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
         if self._confined:
-            options.check_confined(hard, soft, seconds, limits)
+            options.check_confined(hard, soft, seconds)
             if retry is DEFAULT_RETRY:
                 retry = NO_RETRY
-        if limits is not None:
-            self._check_limits(limits)
         if retry.jitter:
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:
@@ -328,6 +324,8 @@ class Scheduler(Control):
                 raise
             error.args = (f"{error}; Scheduler(pool=ThreadPool()) need not send anything, and cannot kill",)
             raise
+        if type(action) is SentCall:
+            action, args, named = action.described()
         steady = bool(getattr(schedule, "steady", False))
         now, first = self._first_slot(schedule, steady)
         if first - now > _NEVER and type(schedule) is OneTime:
@@ -398,7 +396,7 @@ class Scheduler(Control):
         from procsched.stores.payloads import store_call
 
         check_storable(schedule, texts)
-        call = store_call(action, args, named)
+        call = action.call if type(action) is SentCall else store_call(action, args, named)
         # The same bytes are run now and after a restart.
         return self._payload_of(call), call
 
@@ -446,22 +444,6 @@ class Scheduler(Control):
         raise StoreError(
             f"the task was not scheduled, for it could not be stored: {failing or 'the store takes long'}"
         )
-
-    def _check_limits(self, limits: Limits) -> None:
-        """Refuse limits that nothing would hold.
-
-        Raises:
-            ValidationError: naming the field, or the parameter.
-        """
-        from procsched import _system  # here, for most tasks have none
-        from procsched._core.limits import check_limits
-
-        check_limits("limits", limits, trees_known=_system.offers("proc"))
-        if not getattr(self.pool, "holds_limits", False):
-            raise ValidationError(
-                f"limits cannot be held by a {type(self.pool).__name__}: what runs in this process has its memory in "
-                "common with it; use Scheduler(pool=ProcessPool(...))"
-            )
 
     def schedule_at(
         self, fn: Callable[..., Any], run_at: float | datetime, *more: Never, **task_options: Any

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from procsched._core.positions import Stored
 from procsched._logs import say
 from procsched.errors import SchedulerStateError
 from procsched.scheduler.closing import ClosingDriver
@@ -71,31 +72,35 @@ class RestartingDriver(ClosingDriver):
         assert self._durable is not None
         loaded = self._durable.open(self._now)
         self._end_left_processes(loaded)
-        # By the call's identity, for tasks with the same one share what is made of it, and whether it can be opened.
-        made: dict[int, tuple[Any, str | None]] = {}
-        unloadable = []
-        for entry in loaded.tasks:
-            call, handle = entry.payload, entry.handle
-            found = made.get(id(call))
-            if found is None:
-                found = made[id(call)] = self._payload_of(call), _reason_against(call)
-            entry.payload, reason = found
-            if reason is not None and not entry.status.is_terminal:
-                handle.unloadable = reason
-            if handle.unloadable is not None:
-                unloadable.append(entry)
-        self._learn_ids([*loaded.known_ids, *(entry.handle.task.id for entry in loaded.tasks)])
+        payloads: dict[
+            int, Any
+        ] = {}  # by the call's identity: tasks with the same one share what is made of it
+        tasks = []
+        for kept in loaded.tasks:
+            key = id(kept.call)
+            payload = payloads.get(key)
+            if payload is None:
+                payload = payloads[key] = self._payload_of(kept.call)
+            reason = reason_against(kept.call)
+            if reason is not None and not kept.handle.status.is_terminal:
+                kept.handle.unloadable = reason
+            tasks.append(Stored(kept.handle, kept.position, payload, kept.pid, kept.process_started))
+        self._learn_ids([*loaded.known_ids, *(each.handle.task.id for each in tasks)])
         with self._lock:
             wall, line = self._look_locked()
-            self.engine.restore(
-                loaded.tasks, loaded.underway, loaded.finished, loaded.down_at, loaded.why, wall, line
-            )
-            for entry in unloadable:
-                if entry.handle.task.id in self.engine.entries:
-                    text = f"its code cannot be loaded: {entry.handle.unloadable}"
+            self.engine.restore(tasks, loaded.finished, loaded.down_at, loaded.why, wall, line)
+            for each in tasks:
+                handle = each.handle
+                if handle.unloadable is not None and handle.task.id in self.engine.entries:
+                    text = f"its code cannot be loaded: {handle.unloadable}"
+                    entry = self.engine.entries[handle.task.id]
                     self.engine.problems.append((entry, text))
                     self.engine.tell(entry, wall, None, "store", text)
             self._hand_over_locked()
+        self._serve_others()
+
+    def _serve_others(self) -> None:
+        """Have requests of other processes answered."""
 
     def _end_left_processes(self, loaded: Loaded) -> None:
         """End the processes of runs whose scheduler is gone, where they still live: none may overlap the next run."""
@@ -104,13 +109,13 @@ class RestartingDriver(ClosingDriver):
         # Here and not above: who has no such store does without.
         from procsched import _identity
 
-        for task_id, underway in loaded.underway.items():
-            pid, started = underway.pid, underway.process_started
-            if not underway.live or pid is None or started is None:
+        for kept in loaded.tasks:
+            pid, started = kept.pid, kept.process_started
+            if not kept.position.live or pid is None or started is None:
                 continue
             if _identity.end_process(pid, started):
                 text = "ended process %d, in which task %s of an earlier scheduler still ran"
-                say(logging.WARNING, text, pid, task_id)
+                say(logging.WARNING, text, pid, kept.handle.task.id)
 
     def _payload_of(self, call: StoredCall | None) -> Any:
         """Return what the pool makes a call of. The call is not opened: that is done where it runs."""
@@ -149,7 +154,7 @@ class RestartingDriver(ClosingDriver):
         return found[:limit]
 
 
-def _reason_against(call: StoredCall | None) -> str | None:
+def reason_against(call: StoredCall | None) -> str | None:
     """Return why a call cannot be opened here, as far as that is known without opening it."""
     from procsched.child.stored import BLOB, python_tag
 

@@ -77,6 +77,8 @@ class StagingDriver(Driver):
         """Return what is to start next, if its start is stored, or need not be."""
         writer = self._durable
         assert writer is not None
+        if not writer.may_start():
+            return None
         for entry, ticket in self._staged.items():
             if ticket <= writer.settled or (writer.failing is not None and not self._store_required):
                 return entry

@@ -95,7 +95,7 @@ class Database:
             files.prepare(self.path, self._allow_shared_file)
         return self._make_engine(read_only=False)
 
-    def _make_engine(self, read_only: bool) -> Engine:
+    def _make_engine(self, read_only: bool, **more: Any) -> Engine:
         import sqlalchemy
         from sqlalchemy.pool import NullPool
 
@@ -109,6 +109,7 @@ class Database:
                     "connect_timeout": CONNECT_SECONDS,
                     "keepalives_idle": DEAD_LINK_SECONDS,
                     "tcp_user_timeout": DEAD_LINK_SECONDS * 1000,
+                    **more,
                     **dict(parsed.query),
                 },
                 **options,
@@ -150,14 +151,47 @@ class Database:
             self._readers = self._make_engine(read_only=True)
         return self._readers.connect()
 
+    def session(self, options: dict[str, Any]) -> Any:
+        """Return a connection of psycopg's own to PostgreSQL, in autocommit and without a limit for statements.
+
+        Args:
+            options: of libpq, in the place of ours.
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: there is none.
+        """
+        engine = self._make_engine(read_only=False, **options)
+        pooled = engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.rollback()
+        connection.autocommit = True
+        connection.execute("SET statement_timeout = 0")
+        return connection
+
+    @staticmethod
+    def is_broken(error: Exception) -> bool:
+        """Return whether an error tells of a connection to PostgreSQL that is lost, or cannot be made now."""
+        import psycopg
+        import sqlalchemy
+
+        cause = getattr(error, "orig", None) or error
+        return isinstance(error, sqlalchemy.exc.SQLAlchemyError | psycopg.Error) and isinstance(
+            cause, psycopg.OperationalError | psycopg.InterfaceError
+        )
+
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
         """Turn what the database raises in the block into a `StoreError` without secrets."""
         import sqlalchemy
 
+        errors: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError,)
+        if not self.is_sqlite:
+            import psycopg
+
+            errors = (*errors, psycopg.Error)
         try:
             yield
-        except sqlalchemy.exc.SQLAlchemyError as error:
+        except errors as error:
             cause = getattr(error, "orig", None) or error
             # Not `from error`: its text, which a log would show, may hold what was to be written.
             raise StoreError(f"{self.url}: {type(cause).__name__}: {self.scrubbed(str(cause))}") from None

@@ -56,6 +56,8 @@ class DurableWriter(StoreWriter):
         super().__init__(store, on_problem)
         self._durable = store
         self._on_settled = on_settled
+        # Whether a run may begin: not where the store is, or may be, another scheduler's.
+        self.may_start: Callable[[], bool] = getattr(store, "may_start", _always)
         self.calls: dict[str, StoredCall] = {}
         self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
         self._urgent = False  # somebody waits for what is queued; guarded by _lock
@@ -168,6 +170,12 @@ class DurableWriter(StoreWriter):
         """Take the store, and return what it holds. Before anything is put."""
         return self._durable.open(now)
 
+    def serve(self, obey: Callable[[Any, str], dict[str, Any]], lost: Callable[[str], None]) -> None:
+        """Have requests of other processes answered, if the store brings them; see `SqlTaskStore.serve`."""
+        serve = getattr(self._durable, "serve", None)
+        if serve is not None:
+            serve(obey, lost)
+
     def history(
         self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
     ) -> list[ExecutionRecord]:
@@ -180,6 +188,9 @@ class DurableWriter(StoreWriter):
 
     def close(self, timeout: float) -> bool:
         """Write what is queued, end the thread, and let go of the store, if it has not hung; as in the base."""
+        stop_waiting = getattr(self._durable, "stop_waiting", None)
+        if stop_waiting is not None:
+            stop_waiting()
         written = super().close(timeout)
         with self._lock:
             free = self._finished and not self._abandoned and self.thread is not threading.current_thread()
@@ -201,3 +212,7 @@ class DurableWriter(StoreWriter):
                 continue
         except Exception as error:  # the next write says what is wrong; nothing is lost by this
             say(logging.WARNING, "old records could not be deleted: %s", error)
+
+
+def _always() -> bool:
+    return True

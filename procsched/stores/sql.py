@@ -12,13 +12,14 @@ import os
 import threading
 import time
 
-from procsched import _identity
+from procsched import _forks, _identity
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
-from procsched.errors import StoreError
+from procsched.errors import StoreError, StoreInUseError
 from procsched.ids import LONGEST_NUMBER
 from procsched.stores import codec
 from procsched.stores.changes import Change, Loaded
+from procsched.stores.claims import claim_of
 from procsched.stores.database import Database
 from procsched.stores.payloads import StoredCall, store_call
 
@@ -39,6 +40,8 @@ CHECK_EVERY: Final = 100  # records of a task, after which it is looked at wheth
 AGE_CHECK_SECONDS: Final = 60.0  # between looks for records that are too old
 KNOWN_PAYLOADS: Final = 10_000  # ids of payloads that are remembered as written
 
+_inherited: list[Connection] = []  # connections of a parent process, in a fork of it
+
 
 class SqlTaskStore:
     """Keeps tasks and records in a database, from which a scheduler goes on after a restart.
@@ -50,6 +53,8 @@ class SqlTaskStore:
         keep_records: seconds or a timedelta for which records are kept; None for no limit.
         records_per_task: how many records of a task are kept; None for no limit.
         allow_shared_file: use a SQLite file that others may write, although what it holds is run as code.
+        standby: where another scheduler has the store, wait in `Scheduler.start`, or in whatever loads the store
+            before that, until it ends; by default that is a `StoreInUseError`.
         auto_migrate: bring the tables of an earlier version up to date when the store is opened. By default that is so
             for SQLite, after a copy of the file; for PostgreSQL there is ``procsched db upgrade``.
     Raises:
@@ -68,8 +73,10 @@ class SqlTaskStore:
         records_per_task: int | None = 1000,
         allow_shared_file: bool = False,
         auto_migrate: bool | None = None,
+        standby: bool = False,
     ) -> None:
         check_flag("keep_results", keep_results)
+        check_flag("standby", standby)
         check_flag("allow_shared_file", allow_shared_file)
         if auto_migrate is not None:
             check_flag("auto_migrate", auto_migrate)
@@ -79,6 +86,12 @@ class SqlTaskStore:
             None if records_per_task is None else whole_number("records_per_task", records_per_task)
         )
         self._database = Database(url, allow_shared_file)
+        self._standby = standby
+        self._claim = claim_of(self._database)
+        self._alive_at: float | None = (
+            None  # what a visit leaves as the time when an owner was alive; see `visit`
+        )
+        self._visiting = False
         self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate
         # Guards the fields below: the store thread has it while it writes. Reentrant for a finalizer in its midst.
         self._lock = threading.RLock()
@@ -93,6 +106,7 @@ class SqlTaskStore:
         self._new_records: dict[str, int] = {}  # since the task's records were counted
         self._to_prune: list[str] = []  # tasks that may have too many records
         self._looked_at_age = 0.0
+        _forks.note(self)
         self._orphans = False  # a task was deleted: its payload may be nobody's
 
     def __repr__(self) -> str:
@@ -100,6 +114,15 @@ class SqlTaskStore:
 
     def __reduce__(self) -> Any:
         raise TypeError("a store belongs to one process: make another one there, of the same URL")
+
+    def after_fork(self) -> None:
+        """In a fork of the process: what is open is the parent's."""
+        self._lock = threading.RLock()
+        self._epoch = 0
+        if self._connection is not None:
+            # Closing it here would take the write-ahead log of SQLite from the parent.
+            _inherited.append(self._connection)
+            self._connection = None
 
     # --- the connection that writes --------------------------------------------------------------------
 
@@ -193,15 +216,23 @@ class SqlTaskStore:
         Raises:
             StoreError: it cannot be used; saying why.
         """
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._database.engine()  # this refuses a file that must not be used
+        with self._database.speaking():
+            self._claim.take(self._standby)  # with no lock of ours: it may wait for long
         with self._lock, self._database.speaking():
             self._now = now
             try:
                 connection = self._connected()
+                self._claim.hold()
                 with connection.begin():
                     former = self._take(connection)
                     return self._load(connection, former)
             except BaseException:
                 self._drop_connection()
+                self._epoch = 0
+                self._claim.release()
                 raise
 
     def _take(self, connection: Connection) -> dict[str, Any] | None:
@@ -211,6 +242,9 @@ class SqlTaskStore:
         assert self._statements is not None
         found = connection.execute(self._statements.owner).mappings().first()
         former = None if found is None else dict(found)
+        if self._visiting:
+            closed = None if former is None else former["closed_at"]
+            self._alive_at = 0.0 if former is None else former["seen_at"] if closed is None else closed
         epoch = 1 if former is None else former["epoch"] + 1
         now = self._now()
         pid = os.getpid()
@@ -223,7 +257,7 @@ class SqlTaskStore:
             "process_started": _identity.started_at(pid),
             "version": __version__,
             "opened_at": now,
-            "seen_at": now,
+            "seen_at": self._seen(now),
             "closed_at": None,
         }
         connection.execute(self._statements.become_owner, row)
@@ -234,19 +268,18 @@ class SqlTaskStore:
         from procsched.stores.reading import load_tasks
 
         assert self._statements is not None
-        tasks, underway, finished = load_tasks(connection)
+        tasks, finished = load_tasks(connection, self._statements)
         known: list[str] = []
         for key, value in connection.execute(self._statements.highest_ids):
             prefix = key.partition(":")[2]
             self._ids[prefix] = int(value)
             known.append(f"{prefix}-{value}")
         if former is None:
-            return Loaded(tasks, underway, finished, known_ids=known)
+            return Loaded(tasks, finished, known_ids=known)
         closed = former["closed_at"]
         same_boot = former["boot_id"] == _identity.boot_id() != ""
         return Loaded(
             tasks,
-            underway,
             finished,
             closed if closed is not None else former["seen_at"],
             f"the scheduler (pid {former['pid']} on {former['host']}) ended while this ran",
@@ -259,14 +292,42 @@ class SqlTaskStore:
         with self._lock:
             try:
                 if self._epoch and self._connection is not None and self._statements is not None:
-                    now = self._now()
+                    now = self._seen(self._now())
                     with self._database.speaking(), self._connection.begin():
                         self._connection.execute(self._statements.leave, {"mine": self._epoch, "now": now})
             finally:
                 self._epoch = 0
                 connection, self._connection = self._connection, None
-                if connection is not None:
-                    connection.close()
+                try:
+                    if connection is not None:
+                        connection.close()
+                finally:
+                    self._claim.release()
+
+    def serve(self, obey: Callable[[Any, str], dict[str, Any]], lost: Callable[[str], None]) -> None:
+        """Have requests of other processes answered, now that the store is open.
+
+        Args:
+            obey: called with a request, plain data of whatever form, and who asks; returns the answer. In any thread.
+            lost: called once, with the reason, when the store is another scheduler's, or may be in a moment.
+        """
+        self._claim.serve(obey, lost)
+
+    def stop_waiting(self) -> None:
+        """End an `open` that stands by; it raises a SchedulerStateError."""
+        self._claim.stop_waiting()
+
+    def may_start(self) -> bool:
+        """Return whether the store is ours for certain, so that a run may begin. Cheap, and takes no lock."""
+        return self._claim.may_start()
+
+    def visit(self) -> None:
+        """Open it as somebody who only changes something, and starts no run: that is not the end of being down."""
+        self._visiting = True
+        self._claim.visiting = True
+
+    def _seen(self, now: float) -> float:
+        return now if self._alive_at is None else self._alive_at
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -276,6 +337,13 @@ class SqlTaskStore:
         Raises:
             StoreError: it was not written, or nobody knows whether it was.
         """
+        if self._epoch:
+            self._write_all(changes)
+        else:
+            with self._lock, self._database.speaking(), self._claim.briefly():
+                self._write_all(changes)
+
+    def _write_all(self, changes: Sequence[Change]) -> None:
         with self._lock, self._database.speaking():
             try:
                 connection = self._connected()
@@ -290,12 +358,7 @@ class SqlTaskStore:
         statements = self._statements
         assert statements is not None
         now = self._now()
-        if self._epoch:
-            mine = {"mine": self._epoch, "now": now}
-            if connection.execute(statements.still_owner, mine).rowcount != 1:
-                raise StoreError(
-                    f"{self._database.url} was taken over by another scheduler: this one may write nothing more"
-                )
+        self._require_epoch(connection)
         newest: dict[str, Change] = {}
         new: dict[str, StoredCall] = {}
         deleted: list[str] = []
@@ -330,6 +393,20 @@ class SqlTaskStore:
         if records:
             connection.execute(statements.insert_run, records)
             self._count(records)
+
+    def _require_epoch(self, connection: Connection) -> None:
+        """Note in a transaction that we are alive, unless a later owner has been there."""
+        if not self._epoch:
+            self._claim.guard(connection)
+            return
+        assert self._statements is not None
+        mine = {"mine": self._epoch, "now": self._seen(self._now())}
+        if connection.execute(self._statements.still_owner, mine).rowcount != 1:
+            text = (
+                f"{self._database.url} was taken over by another scheduler: this one may write nothing more"
+            )
+            self._claim.lose(text)
+            raise StoreInUseError(text)
 
     def _task_row(self, change: Change, now: float) -> dict[str, Any]:
         task, position = change.snapshot, change.position
@@ -458,6 +535,7 @@ class SqlTaskStore:
         assert self._connection is not None
         try:
             with self._connection.begin():
+                self._require_epoch(self._connection)
                 return int(self._connection.execute(statement, values).rowcount)
         except BaseException:
             self._drop_connection()
@@ -510,9 +588,10 @@ class SqlTaskStore:
     def load_all(self) -> list[ScheduledTask]:
         """Return every task that is kept, in order of registration, each with its newest record."""
         from procsched.stores.reading import load_tasks
+        from procsched.stores.statements import Statements
 
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
-            tasks, _underway, _finished = load_tasks(connection, with_records=True)
+            tasks, _finished = load_tasks(connection, Statements(connection.dialect.name), with_records=True)
             return [each.handle for each in tasks]
 
 

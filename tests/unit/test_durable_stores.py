@@ -30,6 +30,8 @@ def make(url: str) -> Iterator[Make]:
     made: list[SqlTaskStore] = []
 
     def once_more(**options: Any) -> SqlTaskStore:
+        for store in made:
+            store._claim.release()  # what is left of it when its process is dead
         made.append(SqlTaskStore(url, **options))
         return made[-1]
 

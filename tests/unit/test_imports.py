@@ -37,7 +37,6 @@ VOCABULARY = {
     "procsched.errors",
     "procsched._core.checks",
     "procsched._core.frozen",
-    "procsched._core.limits",
     "procsched._core.models",
     "procsched._core.names",
     "procsched.protocols",
@@ -93,6 +92,7 @@ ALLOWED: dict[str, set[str]] = {
         "procsched.stores",
         "procsched.workers",
     },
+    "procsched.steering": EDGES | {"procsched.scheduler", "procsched.stores", "procsched.workers.local"},
     "procsched.diagnosis": EDGES | {"procsched._parts"},
     "procsched.dumping": EDGES
     | {
@@ -106,7 +106,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
-    "procsched.call_options": CORE | {"procsched._jitter", "procsched._system"},
+    "procsched.call_options": CORE | {"procsched._jitter"},
     "procsched.callbacks": EDGES | {"procsched.workers"},
     "procsched.exits": {"procsched._forks", "procsched.calls"},
     "procsched.calls": EDGES
@@ -149,7 +149,7 @@ ALLOWED: dict[str, set[str]] = {
 # What is imported for the type checker alone counts as well, except here: module -> what it may name.
 ALLOWED_FOR_TYPES: dict[str, set[str]] = {
     "procsched": {"procsched"},  # the public names; the interpreter loads them one by one, when asked
-    "procsched._core.models": {"procsched.protocols", "procsched._core.limits"},
+    "procsched._core.models": {"procsched.protocols"},
     "procsched.protocols": {"procsched.workers.base"},
 }
 
@@ -159,7 +159,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "cloudpickle": {"procsched._byvalue", "procsched.child", "procsched.workers"},
     "cronsim": {"procsched.schedules"},
     "psutil": {"procsched._system", "procsched.workers", "procsched.cli"},
-    "psycopg": {"procsched.stores.database"},
+    "psycopg": {"procsched.stores.database", "procsched.stores.lease"},
     "rich": {"procsched.cli"},
     "sqlalchemy": {"procsched.stores"},
     "tqdm": {"procsched.progress"},

@@ -1,0 +1,587 @@
+"""One scheduler for a store, and what other processes may ask of it: with real processes, on both kinds of database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from procsched import (
+    NO_RETRY,
+    FixedRate,
+    OneTime,
+    Outcome,
+    Scheduler,
+    SchedulerStateError,
+    SqlTaskStore,
+    StoreError,
+    StoreInUseError,
+    TaskNotFoundError,
+    TaskStatus,
+    ValidationError,
+    connect,
+)
+from procsched.cli.__main__ import main
+from procsched.stores import door, lease
+from tests import owner, postgres, stored, support
+from tests.process.test_idle import context_switches, threads_of_ours, watch_idle
+
+S = TaskStatus
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("postgres").new_database()
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+def scheduler_on(url: str, **options: Any) -> Scheduler:
+    return Scheduler(1, store=SqlTaskStore(url, **options), preload=("tests.stored",))
+
+
+@contextmanager
+def started_one(url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Give a process that has the store."""
+    with owner.process(url, *words) as one:
+        owner.started(one)
+        yield one
+
+
+# --- one owner ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_one_is_refused_by_the_name_of_the_first(url: str) -> None:
+    """Pid and host; and it has the store as soon as the first has ended."""
+    with owner.process(url) as one:
+        owner.started(one)
+        with pytest.raises(StoreInUseError, match=f"process {one.pid} on ") as caught:
+            scheduler_on(url).start()
+        assert (caught.value.pid, caught.value.host) == (one.pid, os.uname().nodename)
+        one.send_signal(signal.SIGTERM)
+        one.wait(support.TIMEOUT)
+        with scheduler_on(url) as scheduler:
+            assert [task.name for task in scheduler.tasks()] == ["nightly", "rate"]
+
+
+def test_a_second_one_in_the_same_process_is_refused(url: str) -> None:
+    """Also one that only writes; reading is always allowed."""
+    with scheduler_on(url) as scheduler:
+        task = scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        with pytest.raises(StoreInUseError, match=f"process {os.getpid()} "):
+            scheduler_on(url).tasks()
+        with pytest.raises(StoreInUseError):
+            SqlTaskStore(url).save(task.snapshot())
+        assert [each.id for each in SqlTaskStore(url).load_all()] == [task.id]
+
+
+def test_a_standby_takes_over_when_the_owner_is_killed(url: str, tmp_path: Path) -> None:
+    """What it ran is lost and said so; the standby slept until then."""
+    notes = str(tmp_path / "notes")
+    with started_one(url, f"hang:{notes}") as one, owner.process(url, "standby") as two:
+        pid = int(support.wait_for_file(notes))
+        wait_for_standby(url, two.pid)
+        one.kill()
+        owner.started(two)
+        support.assert_gone(pid)
+        client = connect(url)
+        (record,) = client.history()
+        assert (record.outcome, record.name) == (Outcome.LOST, "hang")
+        assert f"pid {one.pid}" in (record.error or "")
+        found = client.owner()
+        assert found is not None
+        assert (found["pid"], found["epoch"]) == (two.pid, 2)
+
+
+def wait_for_standby(url: str, pid: int) -> None:
+    """Wait until a process does nothing any more but wait for the store."""
+    if url.startswith("sqlite"):
+        # It has the owner's pid descriptor only while it sleeps.
+        support.eventually(
+            lambda: "anon_inode:[pidfd]" in descriptors(pid), 30.0, "the standby waits for its file"
+        )
+        return
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        support.eventually(
+            lambda: connection.execute(waiting).fetchone() == (1,), 30.0, "the standby waits in line"
+        )
+
+
+def descriptors(pid: int) -> set[str]:
+    """Return what a process has open."""
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_a_standby_takes_over_when_the_owner_ends_in_order(url: str) -> None:
+    """Nothing is lost then."""
+    with started_one(url) as one, owner.process(url, "standby") as two:
+        wait_for_standby(url, two.pid)
+        one.send_signal(signal.SIGTERM)
+        owner.started(two)
+        assert connect(url).history() == []
+
+
+def test_a_fork_of_the_owner_keeps_nothing(url: str) -> None:
+    """It lives on, and neither its parent's store nor its lock is its own."""
+    with owner.process(url, "fork") as one:
+        child = int(owner.started(one).split()[1])
+        try:
+            one.kill()
+            one.wait(support.TIMEOUT)
+            with scheduler_on(url, standby=True) as scheduler:
+                assert len(scheduler.tasks()) == 2
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_standby_that_is_shut_down_waits_no_more(url: str) -> None:
+    """`start` raises, in whatever thread."""
+    with scheduler_on(url):
+        standby = scheduler_on(url, standby=True)
+        raised: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                standby.start()
+            except SchedulerStateError as error:
+                raised.append(error)
+
+        before = set(os.listdir("/proc/self/task"))
+        thread = threading.Thread(target=start)
+        thread.start()
+        (tid,) = threads_of_ours(before) & {str(thread.native_id)}
+        support.eventually(lambda: context_switches(os.getpid())[tid][1] == "S", what="it waits")
+        standby.shutdown()
+        thread.join(support.TIMEOUT)
+        assert "stood by" in str(raised[0])
+
+
+def test_who_lost_the_store_ends_its_runs_and_itself(file: str, tmp_path: Path) -> None:
+    """The lock's file is gone, and another scheduler has come: its epoch is newer than each write of the first."""
+    notes = str(tmp_path / "notes")
+    first = scheduler_on(file)
+    first.start()
+    run = first.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0)
+    pid = int(support.wait_for_file(notes))
+    os.unlink(tmp_path / "jobs.db-owner")
+    with scheduler_on(file) as second:
+        with pytest.raises((StoreError, SchedulerStateError)):
+            first.schedule("late", stored.nothing, OneTime(0))
+        support.assert_gone(pid)
+        support.eventually(lambda: "closed" in repr(first), what="it has shut down")
+        assert run.status is not S.RUNNING
+        assert [task.name for task in second.tasks()] == ["hang"]
+    first.shutdown()
+
+
+# --- PostgreSQL: session and lease ----------------------------------------------------------------------------
+
+
+def test_a_restart_of_the_server_loses_nothing(postgres: postgres.Server) -> None:
+    """Under load: every attempt has one record, the owner keeps the store, and obeys again."""
+    url = postgres.new_database()
+    with scheduler_on(url) as scheduler:
+        task = scheduler.schedule("t", stored.nothing, FixedRate(0.02), retry=NO_RETRY)
+        support.eventually(lambda: len(scheduler.history(limit=5)) == 5)
+        postgres.stop()
+        postgres.start()
+        count = task.snapshot().history[-1].run
+        support.eventually(lambda: connect(url).history(limit=1)[0].run > count + 5, 30.0)
+        assert connect(url, timeout=30.0).pause(task.id)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        records = scheduler.history(limit=1000)
+        assert sorted(record.run for record in records) == [*range(1, records[0].run + 1)]
+        found = connect(url).owner()
+        assert found is not None
+        assert found["epoch"] == 1
+
+
+def test_who_cannot_renew_its_lease_ends_before_another_begins(
+    postgres: postgres.Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server is gone for longer than the lease: the run is ended by then, without its grace."""
+    monkeypatch.setattr(lease, "LEASE", 1.0)
+    monkeypatch.setattr(lease, "RENEW", 0.2)
+    url, notes = postgres.new_database(), str(tmp_path / "notes")
+    scheduler = scheduler_on(url)
+    scheduler.start()
+    scheduler.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0)
+    pid = int(support.wait_for_file(notes))
+    try:
+        postgres.stop()
+        support.assert_gone(pid)
+        support.eventually(lambda: "closed" in repr(scheduler), what="it has shut down")
+    finally:
+        postgres.start()
+        scheduler.shutdown()
+    with scheduler_on(url) as second:
+        (record,) = second.history()
+        assert record.outcome in (Outcome.LOST, Outcome.KILLED)
+
+
+# --- requests --------------------------------------------------------------------------------------------------
+
+
+def test_a_live_scheduler_obeys(url: str) -> None:
+    """What is asked is done there, stored when the call returns, and refused as it would be there."""
+    with owner.process(url) as one:
+        owner.started(one)
+        client = connect(url)
+        nightly, rate = client.tasks()
+        assert client.pause(nightly)
+        assert client.task(nightly.id).status is S.PAUSED
+        assert not client.pause(nightly.id)
+        assert client.resume(nightly.id)
+        assert client.cancel(rate, kill=True)
+        assert client.task(rate.id).status is S.CANCELLED
+        assert not client.revive(rate.id)
+        assert not client.kill(nightly.id)
+        with pytest.raises(TaskNotFoundError, match="'task-99'"):
+            client.pause("task-99")
+        found = client.owner()
+        assert found is not None
+        assert found["epoch"] == 1
+
+
+def test_scheduling_from_outside(url: str) -> None:
+    """An importable function, and one that is pickled; with its settings, and a key that is there already."""
+    with owner.process(url) as one:
+        owner.started(one)
+        client = connect(url)
+        bound = 20
+        ids = [
+            client.schedule("sum", sum, OneTime(0), args=([1, 2],), retry=NO_RETRY, timeout=50, key="sum"),
+            client.schedule("inner", lambda: bound + 1, OneTime(0), retry=NO_RETRY),
+        ]
+        support.eventually(lambda: len(client.history()) == 2)
+        assert {record.task_id: record.outcome for record in client.history()} == dict.fromkeys(
+            ids, Outcome.SUCCEEDED
+        )
+        assert client.task(ids[0]).task.timeout == 50
+        assert client.schedule("nightly", sum, OneTime(0), key="nightly") == client.tasks()[0].id
+        with pytest.raises(ValidationError, match="cannot be stored"):
+            client.schedule("t", sum, support.Deadline())  # type: ignore[arg-type]
+
+
+def test_a_run_is_ended_from_outside(file: str, tmp_path: Path) -> None:
+    """While the only worker is busy with it."""
+    notes = str(tmp_path / "notes")
+    with owner.process(file, f"hang:{notes}") as one:
+        owner.started(one)
+        pid = int(support.wait_for_file(notes))
+        client = connect(file)
+        (task,) = (task for task in client.tasks() if task.name == "hang")
+        assert client.cancel(task, kill=True)
+        support.assert_gone(pid)
+        support.eventually(lambda: [record.outcome for record in client.history()] == [Outcome.KILLED])
+
+
+def test_without_a_scheduler_the_store_is_changed(url: str) -> None:
+    """It takes the store for a moment, runs nothing, and does not count as the end of being down."""
+    with owner.process(url) as one:
+        owner.started(one)
+        one.send_signal(signal.SIGTERM)
+        one.wait(support.TIMEOUT)
+    client = connect(url)
+    before = client.owner()
+    nightly, _rate = client.tasks()
+    assert client.pause(nightly)
+    task_id = client.schedule("t", stored.nothing, OneTime(0))
+    after = client.owner()
+    assert before is not None
+    assert after is not None
+    assert after["closed_at"] == before["closed_at"]
+    assert after["epoch"] == before["epoch"] + 2
+    assert client.history() == []
+    with scheduler_on(url) as scheduler:
+        assert scheduler.task(nightly.id).status is S.PAUSED
+        assert scheduler.wait(task_id, support.TIMEOUT).ok
+
+
+def test_a_dead_owners_socket_is_no_obstacle(file: str, tmp_path: Path) -> None:
+    """Nobody listens behind it, and the next owner puts its own in its place."""
+    with owner.process(file) as one:
+        owner.started(one)
+        one.kill()
+        one.wait(support.TIMEOUT)
+    assert (tmp_path / "jobs.db-control").exists()
+    client = connect(file)
+    assert client.pause("task-1")
+    with scheduler_on(file):
+        assert client.resume("task-1")
+
+
+# --- the socket ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Any:
+    """Give a scheduler on a file, and the path of its socket."""
+    with scheduler_on(f"sqlite:///{tmp_path}/jobs.db") as scheduler:
+        scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        yield scheduler, str(tmp_path / "jobs.db-control")
+
+
+def say(path: str, data: bytes, end: bool = True) -> bytes:
+    """Send something to a socket, and return what it answers."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(support.TIMEOUT)
+        connection.connect(path)
+        try:
+            connection.sendall(data)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        answer = b""
+        try:
+            while part := connection.recv(65536):
+                answer += part
+        except ConnectionResetError:  # it did not read all of it
+            pass
+        return answer
+
+
+def test_the_socket_is_private(listening: tuple[Scheduler, str]) -> None:
+    """Mode 0600, and gone with the scheduler."""
+    scheduler, path = listening
+    found = os.stat(path)
+    assert stat.S_ISSOCK(found.st_mode)
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    scheduler.shutdown()
+    assert not os.path.exists(path)
+
+
+GARBAGE = [
+    b"",
+    b"\n",
+    b"hello\n",
+    b"\xff\xfe\x00\n",
+    b"[" * 100_000 + b"\n",
+    b"null\n",
+    b"{}\n",
+    b'{"v":1}\n',
+    b'{"v":1,"what":"explode","task":"task-1"}\n',
+    b'{"v":1,"what":["cancel"],"task":"task-1"}\n',
+    b'{"v":1,"what":"cancel","task":["task-1"]}\n',
+    b'{"v":99,"what":"cancel","task":"task-1"}\n',
+    b'{"v":1,"what":"schedule"}\n',
+    b'{"v":1,"what":"schedule","name":"x","schedule":"{}","settings":"[]","call":{}}\n',
+    b"x" * (1 << 20),
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=lambda data: repr(data[:40]))
+def test_garbage_does_no_harm(listening: tuple[Scheduler, str], data: bytes) -> None:
+    """It is answered by an error, or by nothing; the next one is obeyed."""
+    scheduler, path = listening
+    answer = say(path, data)
+    assert not answer or "error" in json.loads(answer)
+    assert b'"changed": true' in say(path, b'{"v":1,"what":"pause","task":"task-1"}\n')
+    assert scheduler.task("task-1").status is S.PAUSED
+
+
+def test_a_request_has_a_cap(listening: tuple[Scheduler, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read to its end."""
+    monkeypatch.setattr(door, "REQUEST_BYTES", 1000)
+    _scheduler, path = listening
+    answer = say(path, b"x" * 100_000)
+    assert not answer or b"at most 1000 bytes" in answer
+
+
+def test_who_says_nothing_keeps_nobody_waiting(
+    listening: tuple[Scheduler, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many of them: more than are let in at once wait until those have had their time."""
+    monkeypatch.setattr(door, "CLIENT_SECONDS", 0.3)
+    _scheduler, path = listening
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(door.MOST_CLIENTS + 5)]
+    try:
+        for each in silent:
+            each.connect(path)
+        assert b'"changed": true' in say(path, b'{"v":1,"what":"pause","task":"task-1"}\n')
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_many_at_once(listening: tuple[Scheduler, str], tmp_path: Path) -> None:
+    """Each gets its own answer, and exactly one of those who ask for the same is told that it did it."""
+    client = connect(f"sqlite:///{tmp_path}/jobs.db")
+    answers: list[bool] = []
+
+    def ask() -> None:
+        answers.append(client.pause("task-1"))
+
+    threads = [threading.Thread(target=ask) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(support.TIMEOUT)
+    assert sorted(answers) == [False] * 49 + [True]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_stranger_is_not_obeyed(
+    listening: tuple[Scheduler, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode keeps him out; where that is loosened, the kernel still says who he is."""
+    scheduler, path = listening
+    for mode, expected in ((0o600, "denied"), (0o666, "its own user only, not user 12345")):
+        os.chmod(path, mode)
+        for parent in (tmp_path, *tmp_path.parents):
+            if parent != Path("/"):
+                parent.chmod(parent.stat().st_mode | 0o011)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setgroups([])
+                os.setgid(12345)
+                os.setuid(12345)
+                said = say(path, b'{"v":1,"what":"pause","task":"task-1"}\n').decode()
+            except PermissionError:
+                said = "denied"
+            except BaseException as error:
+                said = repr(error)
+            os.write(writer, said.encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert expected in os.read(reader, 10_000).decode()
+        os.close(reader)
+        os.close(writer)
+    assert scheduler.task("task-1").status is S.SCHEDULED
+
+
+def test_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
+    """Longer than an address may be."""
+    directory = tmp_path / ("d" * 100) / ("e" * 100)
+    directory.mkdir(parents=True)
+    file = f"sqlite:///{directory}/{'f' * 100}.db"
+    with scheduler_on(file) as scheduler:
+        scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        assert connect(file).pause("task-1")
+        found = connect(file).owner()
+        assert found is not None
+        assert found["epoch"] == 1
+
+
+def test_a_closing_scheduler_says_so(file: str, tmp_path: Path) -> None:
+    """While it waits for a run, what is asked is refused, and the client is told why."""
+    notes = str(tmp_path / "notes")
+    with scheduler_on(file) as scheduler:
+        scheduler.schedule("hang", owner.hang, OneTime(0), args=(notes,))
+        support.wait_for_file(notes)
+        thread = threading.Thread(target=scheduler.shutdown, kwargs={"timeout": 60})
+        thread.start()
+        support.eventually(lambda: "closing" in repr(scheduler))
+        with pytest.raises(SchedulerStateError, match="shut down"):
+            connect(file).pause("task-1")
+        scheduler.shutdown(timeout=0)
+        thread.join(support.TIMEOUT)
+
+
+@pytest.mark.slow
+def test_who_can_be_asked_sleeps(file: str) -> None:
+    """The threads that wait for requests, and for a store to be free, make no wake-up."""
+    before = set(os.listdir("/proc/self/task"))
+    with scheduler_on(file) as scheduler:
+        scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        assert connect(file).pause("task-1")
+        with owner.process(file, "standby") as two:
+            wait_for_standby(file, two.pid)
+            ours = threads_of_ours(before)
+
+            def look() -> dict[str, tuple[int, str, str]]:
+                found = {tid: value for tid, value in context_switches(os.getpid()).items() if tid in ours}
+                return found | context_switches(two.pid)
+
+            watched = watch_idle(look)
+            assert len(watched) >= 5
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(file: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Give a function that runs ``procsched`` on the file, and returns exit code, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "--store", file])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_the_commands(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
+    """Table and JSON, ids and keys, and the exit codes."""
+    with scheduler_on(file) as scheduler:
+        failed = scheduler.schedule("bad \x1b[31m[red]", stored.fail, OneTime(0), key="bad", retry=NO_RETRY)
+        scheduler.wait(failed, support.TIMEOUT)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        rate = scheduler.schedule("rate", stored.nothing, FixedRate(1e6, start_delay=1e6), key="r")
+        code, out, _err = command("ps")
+        assert code == 0
+        assert "\x1b" not in out
+        assert "bad \\x1b[31m[red]" in out
+        assert f"process {os.getpid()} on" in out
+        code, out, _err = command("ps", "--json")
+        rows = json.loads(out)
+        assert [row["status"] for row in rows] == ["failed", "scheduled"]
+        assert rows[1]["next_run_at"].endswith("Z")
+        code, out, _err = command("show", "bad")
+        assert (code, "ValueError: bad row" in out) == (0, True)
+        code, out, _err = command("history", "bad", "--json")
+        assert [record["outcome"] for record in json.loads(out)] == ["failed"]
+        assert command("pause", "r")[:2] == (0, f"{rate.id}: paused\n")
+        assert command("pause", "r")[0] == 1
+        assert command("resume", "r", "nobody")[0] == 2
+        assert rate.status is S.SCHEDULED
+        assert json.loads(command("cancel", "r", "--kill", "--json")[1]) == [
+            {"task": rate.id, "changed": True}
+        ]
+        assert command("ps")[1].count("rate") == 0
+        assert command("ps", "--all")[1].count("rate") == 1
+        assert command("revive", "bad")[0] == 0
+
+
+def test_the_store_may_come_from_the_environment(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without either the command says what is missing; a store that is not there is another code."""
+    monkeypatch.delenv("PROCSCHED_STORE", raising=False)
+    assert main(["ps"]) == 2
+    assert "PROCSCHED_STORE" in capsys.readouterr().err
+    monkeypatch.setenv("PROCSCHED_STORE", file)
+    assert main(["ps"]) == 3
+    assert "there is no store" in capsys.readouterr().err
+    monkeypatch.setenv("PROCSCHED_STORE", "postgresql+psycopg://me:secret@127.0.0.1:1/x")
+    assert main(["ps"]) == 3
+    assert "secret" not in capsys.readouterr().err
