@@ -30,10 +30,20 @@ EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 # Nobody reads the output any more (128 + SIGPIPE), as in ``procsched doctor | head -1``.
 EXIT_NO_READER: Final = 128 + getattr(signal, "SIGPIPE", 13)
 
+_STEERING: Final = "procsched.cli.steering"
+
 # Command -> the module that has it, and the line that the list of commands shows.
 COMMANDS: Final = {
     "demo": ("procsched.cli.demo", "analyse Python's standard library, with troublemakers among the jobs"),
     "cron": ("procsched.cli.cron", "list the next due times of a cron expression"),
+    "ps": (_STEERING, "list the tasks of a store"),
+    "history": (_STEERING, "list the records of attempts, the newest first"),
+    "show": (_STEERING, "show all about one task, and its last attempts"),
+    "cancel": (_STEERING, "withdraw tasks; runs in flight finish, or are ended with --kill"),
+    "kill": (_STEERING, "end the live runs of tasks, and leave their schedules"),
+    "pause": (_STEERING, "start no further run of tasks, until resume"),
+    "resume": (_STEERING, "let paused tasks go on"),
+    "revive": (_STEERING, "give failed tasks a new start"),
     "db": ("procsched.cli.database", "bring the tables of a store up to date"),
     "doctor": ("procsched.cli.doctor", "try out what this system offers, and say what is degraded without"),
 }
@@ -85,7 +95,10 @@ def build_parser(
     for name, (module, summary) in COMMANDS.items():
         if name == command:
             loaded: Any = import_module(module)
-            loaded.add_parser(subparsers)
+            if module == _STEERING:
+                loaded.add_parser(subparsers, name)
+            else:
+                loaded.add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary)
     return parser, dict(subparsers.choices)

@@ -1,0 +1,318 @@
+"""``procsched ps|history|show|cancel|kill|pause|resume|revive --store URL``: look at a store, steer its scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from procsched import ProcschedError, StoreError, TaskNotFoundError, ValidationError, connect
+from procsched.cli.tables import escaped, print_pairs, print_table, when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any, Final
+
+    from procsched import ExecutionRecord, StoreClient
+
+VARIABLE: Final = "PROCSCHED_STORE"
+# It was done, or shown.
+EXIT_OK: Final = 0
+# There was nothing to change: the task is paused already, or has ended. Nothing was.
+EXIT_UNCHANGED: Final = 1
+# The command line makes no sense, or there is no such task; the reason is on stderr. argparse uses the same code.
+EXIT_USAGE: Final = 2
+# The store cannot be read, or its scheduler does not answer; the reason is on stderr.
+EXIT_UNAVAILABLE: Final = 3
+
+ACTIONS: Final = {
+    "cancel": ("withdraw tasks; runs in flight finish, or are ended with --kill", "cancelled"),
+    "kill": ("end the live runs of tasks, and leave their schedules", "killed"),
+    "pause": ("start no further run of tasks, until resume", "paused"),
+    "resume": ("let paused tasks go on", "resumed"),
+    "revive": ("give failed tasks a new start", "revived"),
+}
+LOOKS: Final = {
+    "ps": "list the tasks of a store",
+    "history": "list the records of attempts, the newest first",
+    "show": "show all about one task, and its last attempts",
+}
+SHOWN_RECORDS: Final = 5
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any], name: str) -> argparse.ArgumentParser:
+    """Add the command `name`; the parsed arguments carry `run` as ``arguments.run``."""
+    summary = LOOKS.get(name) or ACTIONS[name][0]
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=summary, description=_sentence(summary)
+    )
+    _add_common(parser)
+    parser.set_defaults(run=run)
+    if name == "ps":
+        parser.add_argument("--all", action="store_true", help="tasks that have ended, too")
+    elif name == "show":
+        parser.add_argument("task", metavar="TASK", help="its id, or its key")
+    elif name == "history":
+        parser.add_argument("task", metavar="TASK", nargs="?", help="of this task only: its id, or its key")
+        parser.add_argument("--outcome", help="with this outcome only: failed, timed_out, ...")
+        parser.add_argument("--hours", type=float, metavar="H", help="that ended within the last H hours")
+        parser.add_argument(
+            "--limit", type=int, default=50, metavar="N", help="at most so many (default: 50)"
+        )
+    else:
+        parser.add_argument("task", metavar="TASK", nargs="+", help="its id, or its key")
+        if name == "cancel":
+            parser.add_argument("--kill", action="store_true", help="end its run in flight, too")
+    return parser
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="sqlite:///jobs.db or postgresql+psycopg://user@host/name (default: $PROCSCHED_STORE)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="JSON on standard output, for scripts; times in UTC"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command says. Return an exit code."""
+    try:
+        url = arguments.store or os.environ.get(VARIABLE)
+        if not url:
+            raise ValidationError(f"say which store: --store URL, or the environment variable {VARIABLE}")
+        with connect(url) as client:
+            if arguments.command in ACTIONS:
+                return _steer(client, arguments)
+            return _look(client, arguments)
+    except (ValidationError, TaskNotFoundError) as error:
+        return _refuse(arguments, error, EXIT_USAGE)
+    except StoreError as error:
+        return _refuse(arguments, error, EXIT_UNAVAILABLE)
+    except ProcschedError as error:
+        return _refuse(arguments, error, EXIT_UNCHANGED)
+
+
+def _refuse(arguments: argparse.Namespace, error: Exception, code: int) -> int:
+    print(f"procsched {arguments.command}: {escaped(str(error))}", file=sys.stderr)
+    return code
+
+
+# --- steering -------------------------------------------------------------------------------------------
+
+
+def _steer(client: StoreClient, arguments: argparse.Namespace) -> int:
+    """Ask for each task in turn; what is wrong with one keeps no other from being asked for."""
+    rows = client.rows()
+    code, answers = EXIT_OK, []
+    for word in arguments.task:
+        try:
+            task_id = _find(rows, word)
+            more = {"kill": True} if getattr(arguments, "kill", False) else {}
+            changed = getattr(client, arguments.command)(task_id, **more)
+        except ProcschedError as error:
+            if isinstance(error, StoreError):
+                raise
+            wrong = EXIT_USAGE if isinstance(error, TaskNotFoundError) else EXIT_UNCHANGED
+            code = max(code, _refuse(arguments, error, wrong))
+            answers.append({"task": word, "changed": False, "error": str(error)})
+            continue
+        answers.append({"task": task_id, "changed": changed})
+        if not changed:
+            code = max(code, EXIT_UNCHANGED)
+        if not arguments.json:
+            done = ACTIONS[arguments.command][1]
+            print(f"{escaped(task_id)}: {done if changed else 'nothing to change'}")
+    if arguments.json:
+        print(json.dumps(answers))
+    return code
+
+
+def _find(rows: Sequence[dict[str, Any]], word: str) -> str:
+    """Return the id of the task that a word names: its id, else its key (of the newest with that)."""
+    found = [row["id"] for row in rows if row["id"] == word] or [
+        row["id"] for row in rows if row["key"] == word
+    ]
+    if not found:
+        raise TaskNotFoundError(f"no task has the id or the key {word!r}")
+    return str(found[-1])
+
+
+# --- looking --------------------------------------------------------------------------------------------
+
+
+def _look(client: StoreClient, arguments: argparse.Namespace) -> int:
+    if arguments.command == "history":
+        return _history(client, arguments)
+    rows = client.rows()
+    if arguments.command == "show":
+        task_id = _find(rows, arguments.task)
+        (row,) = (row for row in rows if row["id"] == task_id)
+        return _show(client, row, arguments.json)
+    ended = ("succeeded", "cancelled")
+    listed = rows if arguments.all else [row for row in rows if row["live"] or row["status"] not in ended]
+    if arguments.json:
+        print(json.dumps([_plain_task(row) for row in listed], indent=1))
+        return EXIT_OK
+    print_table(
+        ("id", "name", "status", "next run", "attempt", "pid", "last", "schedule"),
+        [
+            (
+                row["id"],
+                row["name"],
+                f"{row['status']}, unloadable" if row["unloadable"] else row["status"],
+                when(row["next_run_at"]),
+                row["attempt"] or "",
+                row["pid"] if row["live"] and row["pid"] else "",
+                row["outcome"] or "",
+                _schedule(row["schedule"]),
+            )
+            for row in listed
+        ],
+    )
+    hidden = len(rows) - len(listed)
+    print(
+        f"{len(listed)} tasks{f', and {hidden} that have ended (--all)' if hidden else ''}; {_owner(client)}"
+    )
+    return EXIT_OK
+
+
+def _owner(client: StoreClient) -> str:
+    owner = client.owner()
+    if owner is None:
+        return "no scheduler has had the store"
+    whose = f"process {owner['pid']} on {escaped(owner['host'])}"
+    if owner["closed_at"] is not None:
+        return f"no scheduler has the store since {when(owner['closed_at'])}: the last was {whose}"
+    return f"scheduler: {whose}, last seen {when(owner['seen_at'])}"
+
+
+def _schedule(text: str) -> str:
+    """Return a schedule in a few words."""
+    try:
+        value = json.loads(text)
+        kind = value.get("type")
+        words = {
+            "one_time": lambda: f"at {when(value['at'])}",
+            "after": lambda: f"{value['delay']:g} s later",
+            "fixed_delay": lambda: f"{value['delay']:g} s after each",
+            "fixed_rate": lambda: f"every {value['period']:g} s",
+            "cron": lambda: f"{value['expression']} {value['tz']}",
+        }
+        return words[kind]() if kind in words else str(kind)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "?"
+
+
+def _show(client: StoreClient, row: dict[str, Any], as_json: bool) -> int:
+    records = client.history(row["id"], limit=SHOWN_RECORDS)
+    if as_json:
+        print(
+            json.dumps({**_plain_task(row), "records": [_plain_record(each) for each in records]}, indent=1)
+        )
+        return EXIT_OK
+    pairs: list[tuple[str, object]]
+    pairs = [(name, row[name]) for name in ("id", "name", "key", "status", "unloadable", "action")]
+    pairs.append(("schedule", _schedule(row["schedule"])))
+    times = ("next_run_at", "retry_at", "started_at", "created_at")
+    pairs += [(name.removesuffix("_at").replace("_", " "), when(row[name])) for name in times]
+    pairs += [
+        ("attempt", row["attempt"]),
+        ("run", row["run"]),
+        ("pid", row["pid"]),
+        ("settings", row["settings"]),
+    ]
+    print_pairs([(name, value) for name, value in pairs if value not in (None, "")])
+    if records:
+        print()
+        _print_records(records, named=False)
+        last = records[0]
+        for text in (last.traceback, last.stack, last.output):
+            if text:
+                print()
+                print(escaped(text, keep="\n\t"))
+    return EXIT_OK
+
+
+def _history(client: StoreClient, arguments: argparse.Namespace) -> int:
+    task = None
+    if arguments.task is not None:
+        # A record outlives its task, so an id that is not there (any more) may have some.
+        rows = client.rows()
+        task = (
+            _find(rows, arguments.task)
+            if any(arguments.task in (r["id"], r["key"]) for r in rows)
+            else arguments.task
+        )
+    since = None if arguments.hours is None else timedelta(hours=arguments.hours)
+    records = client.history(task, arguments.outcome, since, arguments.limit)
+    if arguments.json:
+        print(json.dumps([_plain_record(record) for record in records], indent=1))
+        return EXIT_OK
+    _print_records(records, named=True)
+    return EXIT_OK
+
+
+def _print_records(records: Sequence[ExecutionRecord], named: bool) -> None:
+    heads: tuple[str, ...] = ("finished", "run", "attempt", "outcome", "seconds", "error")
+    rows: list[tuple[object, ...]] = [
+        (when(r.finished_at), r.run, r.attempt, r.outcome.value, f"{r.duration:.3f}", r.error or "")
+        for r in records
+    ]
+    if named:
+        heads = ("id", "name", *heads)
+        rows = [(record.task_id, record.name, *row) for record, row in zip(records, rows, strict=True)]
+    print_table(heads, rows)
+
+
+# --- for scripts ----------------------------------------------------------------------------------------
+
+
+def _utc(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _plain_task(row: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        name: row[name]
+        for name in (
+            "id",
+            "name",
+            "key",
+            "status",
+            "unloadable",
+            "action",
+            "attempt",
+            "run",
+            "outcome",
+            "error",
+        )
+    }
+    found["live"] = bool(row["live"])
+    found["pid"] = row["pid"] if row["live"] else None
+    for name in ("next_run_at", "retry_at", "started_at", "created_at"):
+        found[name] = _utc(row[name])
+    for name in ("schedule", "settings"):
+        found[name] = json.loads(row[name])
+    return found
+
+
+def _plain_record(record: ExecutionRecord) -> dict[str, Any]:
+    names = (
+        "task_id name run attempt missed error timed_out traceback stack pid exit_code signal limit cpu_seconds "
+        "peak_rss output output_truncated duration"
+    )
+    found = {name: getattr(record, name) for name in names.split()}
+    found["outcome"] = record.outcome.value
+    for name in ("due_at", "started_at", "finished_at"):
+        found[name] = _utc(getattr(record, name))
+    return found
