@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from procsched._core.health import Health, PartHealth
+    from procsched._core.limits import Limits
     from procsched._core.models import (
         DEFAULT_RETRY,
         NO_RETRY,
@@ -83,6 +84,7 @@ __all__ = [
     "InMemoryTaskStore",
     "InlinePool",
     "LimitExceededError",
+    "Limits",
     "MisfirePolicy",
     "OneTime",
     "Outcome",
@@ -142,6 +144,7 @@ __all__ = [
 # A unit test holds the two and `__all__` together.
 _MODULES = {
     "procsched._core.health": "Health PartHealth",
+    "procsched._core.limits": "Limits",
     "procsched._core.models": (
         "DEFAULT_RETRY NO_RETRY ExecutionRecord MisfirePolicy Outcome OverrunPolicy Priority QueueEntry "
         "RetryPolicy ScheduledTask ShutdownReport Stats Task TaskEvent TaskStatus WorkerStats"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from procsched._core.checks import check_flag
 from procsched._core.models import NO_RETRY, Priority
 from procsched._core.names import check_names
-from procsched._core.options import check_confined, check_limits, check_retry, checked_priority, checked_times
+from procsched._core.options import check_confined, check_retry, checked_priority, checked_times
 from procsched._jitter import draw
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from procsched._core.limits import Limits
 
 
 class _NotGiven:
@@ -40,6 +42,7 @@ class Options:
         "capture_output",
         "confined",
         "grace",
+        "limits",
         "name",
         "priority",
         "retry",
@@ -51,6 +54,7 @@ class Options:
         self.timeout: float | None = None
         self.soft_timeout: float | None = None
         self.grace = 0.0
+        self.limits: Limits | None = None
         self.priority = Priority.NORMAL
         self.retry = NO_RETRY
         self.name = ""
@@ -71,12 +75,10 @@ class Options:
                 continue
             if name in _NAMES:
                 setattr(made, name, value)
-            elif name == "limits":
-                check_limits(name, value)
             elif name == "sandbox":
                 refuse_sandbox(value)
             else:
-                check_names((name,), (*_NAMES, "limits"))
+                check_names((name,), _NAMES)
         made._check()
         return made
 
@@ -102,13 +104,19 @@ class Options:
         if not isinstance(self.name, str):
             raise ValidationError(f"name must be a text, not {type(self.name).__name__} {self.name!r}")
         check_flag("capture_output", self.capture_output)
+        if self.limits is not None:
+            from procsched import _system  # here, for most calls have none
+            from procsched._core.limits import check_limits
+
+            check_limits("limits", self.limits, trees_known=_system.offers("proc"))
         if self.confined:
-            check_confined(self.timeout, self.soft_timeout, self.grace)
+            check_confined(self.timeout, self.soft_timeout, self.grace, self.limits)
 
     @property
     def per_item(self) -> bool:
         """Whether each item of a `map` is an attempt of its own."""
-        return self.timeout is not None or self.soft_timeout is not None or self.retry.max_attempts > 1
+        limited = self.timeout is not None or self.soft_timeout is not None or self.limits is not None
+        return limited or self.retry.max_attempts > 1
 
 
 _NAMES = tuple(name for name in Options.__slots__ if name != "confined")

@@ -71,6 +71,7 @@ class _Item(Call):
         self.timeout = options.timeout
         self.soft_timeout = options.soft_timeout
         self.grace = options.grace
+        self.limits = options.limits
         self.capture_output = options.capture_output
         self.task_id = ""
         self.name = options.name
@@ -158,8 +159,9 @@ class Core:
         except TaskSerializationError as error:
             future.set_exception(error)
             return future
-        captures = options.capture_output or self.pool.options.capture_output
-        item = _Item(self, future, payload, options, None if captures else pace_of(fn))
+        # None of which anything is kept, or watched, while it runs is sent ahead.
+        alone = options.capture_output or options.limits is not None or self.pool.options.capture_output
+        item = _Item(self, future, payload, options, None if alone else pace_of(fn))
         future._item = item
         if self.holds_lock():
             self._submit_later(item)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Never, ParamSpec, Self, TypeVar
 
     from procsched._core.health import Health
+    from procsched._core.limits import Limits
     from procsched._core.models import Stats
     from procsched.future import ProcessFuture
     from procsched.sandbox.policy import Sandbox
@@ -136,6 +137,8 @@ class ProcessExecutor(_Submitter, Executor):
             makes at its import, such as that of a random generator of its own, is then the same in all of them;
             numpy's global generator is seeded in each.
         max_tasks_per_child: a worker that has run this many calls is replaced.
+        limits: what each call may use beside time. They hold for every call, also where `options` gives others: of the
+            two, the tighter ones.
         sandbox: run code that nobody trusts; a `timeout` is required then. See `Sandbox`, and `ProcessPool` for what
             cannot be given with it.
         retry: how often a call that fails is tried, and when.
@@ -161,7 +164,7 @@ class ProcessExecutor(_Submitter, Executor):
         initargs: Sequence[Any] = (),
         preload: Sequence[str] = (),
         max_tasks_per_child: int | None = None,
-        limits: None = None,
+        limits: Limits | None = None,
         sandbox: Sandbox | None = None,
         retry: RetryPolicy = NO_RETRY,
         spin: float = 0.0,
@@ -177,7 +180,7 @@ class ProcessExecutor(_Submitter, Executor):
         from procsched.workers.options import POOL_OPTIONS
 
         own = ("max_workers", "timeout", "grace", "max_tasks_per_child", "limits", "sandbox", "retry", "spin")
-        theirs = [name for name in POOL_OPTIONS if name not in ("max_runs_per_worker", "sandbox")]
+        theirs = [name for name in POOL_OPTIONS if name not in ("max_runs_per_worker", "limits", "sandbox")]
         check_names(pool_options, [*own, *theirs])
         from procsched.workers.pool import ProcessPool  # here, so that the import of an executor stays quick
 
@@ -187,6 +190,7 @@ class ProcessExecutor(_Submitter, Executor):
             initargs=initargs,
             preload=preload,
             max_runs_per_worker=max_tasks_per_child,
+            limits=limits,
             sandbox=sandbox,
             **pool_options,
         )
@@ -209,12 +213,14 @@ class ProcessExecutor(_Submitter, Executor):
         grace: float = UNSET,
         priority: Priority = UNSET,
         retry: RetryPolicy = UNSET,
-        limits: None = UNSET,
+        limits: Limits | None = UNSET,
         name: str = UNSET,
         capture_output: bool = UNSET,
         **unknown: Never,
     ) -> ExecutorView:
         """Return a view of this executor whose `submit`, `map` and `run` use these settings; None means no limit.
+
+        The executor's own `limits` hold beside those that are given here.
 
         Raises:
             ValidationError: naming the option.

@@ -60,7 +60,7 @@ def start(
     tally = _tally(progress, iterables)
     core.check_open()
     # With a limit or an outcome of its own each item is an attempt; how many go in one packet is the pool's business.
-    each = chunksize == 1 or return_exceptions or options.per_item
+    each = chunksize == 1 or return_exceptions or options.per_item or core.pool.options.limits is not None
     # One for the whole map: what is known of its pace hangs on it.
     run_chunk = functools.partial(apply_each if len(iterables) == 1 else apply_each_star, fn)
     if each:

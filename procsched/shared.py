@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Never, ParamSpec, TypeVar
 
+    from procsched._core.limits import Limits
     from procsched.sandbox.policy import Sandbox
 
     P = ParamSpec("P")
@@ -118,7 +119,7 @@ def run(
     *args: Any,
     timeout: float | None = None,
     capture_output: bool = False,
-    limits: None = None,
+    limits: Limits | None = None,
     sandbox: Sandbox | None = None,
     **kwargs: Any,
 ) -> R:
@@ -138,13 +139,14 @@ def run(
         capture_output: keep what the call writes to stdout and stderr, and show the end of it with the error should
             the call not come back, instead of passing it on to those of this program. For a function that takes one
             of these options itself, use ``functools.partial``.
+        limits: what else it may use: memory, CPU time and others.
         sandbox: run it as code that nobody trusts: `fn` is a `Source`, or a function that can be imported, its
             arguments and its result are plain data, and `timeout` must be given. Each call gets a process of its own;
             for its record, with output, CPU time and memory, use a `ProcessExecutor`.
     Raises:
         TaskTimeoutError: its time was up; it has been killed with everything it started.
         WorkerCrashedError: its process died.
-        LimitExceededError: it used more than the sandbox allows.
+        LimitExceededError: it used more than its limits, or the sandbox, allow.
         RemoteError: what is said to have been raised in a sandbox.
         SandboxUnavailableError: a promise of the sandbox cannot be kept here.
         Exception: what `fn` raised.
@@ -175,7 +177,7 @@ def killable(
     timeout: float | None = None,
     *,
     capture_output: bool = False,
-    limits: None = None,
+    limits: Limits | None = None,
     sandbox: Sandbox | None = None,
     **unknown: Never,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -183,7 +185,7 @@ def killable(
 
     Args:
         timeout: seconds for each call, or None for no limit.
-        capture_output: as for `run`.
+        capture_output, limits: as for `run`.
     Raises:
         ValidationError: when decorating, naming the option.
     """
@@ -201,7 +203,13 @@ def killable(
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             # The wrapper is what its module calls by this name, so it is the wrapper that can be sent by name.
             result: R = run(
-                _call_wrapped, wrapper, args, kwargs, timeout=timeout, capture_output=capture_output
+                _call_wrapped,
+                wrapper,
+                args,
+                kwargs,
+                timeout=timeout,
+                capture_output=capture_output,
+                limits=limits,
             )
             return result
 

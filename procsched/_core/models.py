@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dataclasses import KW_ONLY
     from typing import Any, Final
 
+    from procsched._core.limits import Limits
     from procsched.protocols import Schedule
 
 
@@ -157,7 +158,7 @@ class Task:
     misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE
     max_catch_up: int = 100
     on_exhausted: str = "dead_letter"
-    limits: Any = None
+    limits: Limits | None = None
     capture_output: bool = False
     key: str | None = None
 

@@ -82,8 +82,10 @@ def check_retry(retry: object) -> None:
         )
 
 
-def check_confined(timeout: float | None, soft_timeout: float | None, grace: float) -> None:
-    """Refuse times with which nothing can be run in a sandbox.
+def check_confined(
+    timeout: float | None, soft_timeout: float | None, grace: float, limits: object = None
+) -> None:
+    """Refuse times and limits with which nothing can be run in a sandbox.
 
     Raises:
         ValidationError: naming the option.
@@ -98,13 +100,10 @@ def check_confined(timeout: float | None, soft_timeout: float | None, grace: flo
                 f"{name} cannot be given for what is run in a sandbox: it would be asked to stop, and need not listen; "
                 "it is ended at its timeout"
             )
-
-
-def check_limits(name: str, value: object) -> None:
-    """Refuse limits other than time: the parameter is there, what it asks for is not."""
-    if value is not None:
+    if limits is not None:
         raise ValidationError(
-            f"{name} must be None, not {value!r}: this version of procsched does not support it yet"
+            "limits cannot be given for what is run in a sandbox, which has its own: Sandbox(memory=..., "
+            "cpu_seconds=..., ...)"
         )
 
 
@@ -124,7 +123,10 @@ def check_rest(
     if on_exhausted not in ON_EXHAUSTED:
         raise ValidationError(f'on_exhausted must be "dead_letter" or "continue", not {on_exhausted!r}')
     whole_number("max_catch_up", max_catch_up)
-    check_limits("limits", limits)
+    if limits is not None:
+        from procsched._core.limits import check_limits  # here, for most programs never need it
+
+        check_limits("limits", limits)
     check_flag("capture_output", capture_output)
 
 

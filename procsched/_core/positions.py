@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched._core.models import ExecutionRecord
 
 AFTER: Final = {
     "": None,
@@ -128,29 +128,32 @@ def position_of(entry: Entry, offset: float) -> Position:
     return position
 
 
-class Stored:
-    """A task as a store gave it back.
+class Underway:
+    """Of a stored task whose last attempt runs, or waits for what follows it: what an `Entry` has no place for.
 
     Attributes:
-        handle: its state; its history ends with the record of `position.after`, where there is one.
-        position: where it stands.
-        payload: what the pool makes a call of.
+        live, started_at, after, ended_at, retry_at: as in `Position`. With `after` the history of the task's handle
+            ends with that attempt's record.
         pid, process_started: of the process that a live attempt ran in, as far as that was written.
     """
 
-    __slots__ = ("handle", "payload", "pid", "position", "process_started")
+    __slots__ = ("after", "ended_at", "live", "pid", "process_started", "retry_at", "started_at")
 
     def __init__(
         self,
-        handle: ScheduledTask,
-        position: Position,
-        payload: Any = None,
+        live: bool,
+        started_at: float | None,
+        after: str = "",
+        ended_at: float | None = None,
+        retry_at: float | None = None,
         pid: int | None = None,
         process_started: int | None = None,
     ) -> None:
-        self.handle = handle
-        self.position = position
-        self.payload = payload
+        self.live = live
+        self.started_at = started_at
+        self.after = after
+        self.ended_at = ended_at
+        self.retry_at = retry_at
         self.pid = pid
         self.process_started = process_started
 
@@ -167,14 +170,14 @@ class LostAttempt:
         self.started_at = started_at
 
 
-def ended_of(position: Position, entry: Entry, record: ExecutionRecord, offset: float) -> Ended | None:
+def ended_of(underway: Underway, entry: Entry, record: ExecutionRecord, offset: float) -> Ended | None:
     """Return the attempt whose follow-up waits, or None where none does."""
-    found = AFTER[position.after]
+    found = AFTER[underway.after]
     if found is None:
         return None
-    assert position.ended_at is not None
+    assert underway.ended_at is not None
     verdict, goes_on = found
-    retry_at = None if position.retry_at is None else position.retry_at - offset
+    retry_at = None if underway.retry_at is None else underway.retry_at - offset
     call = LostAttempt(entry, None)
     call.over = True
-    return Ended(record, verdict, position.ended_at - offset, retry_at, goes_on, call)
+    return Ended(record, verdict, underway.ended_at - offset, retry_at, goes_on, call)

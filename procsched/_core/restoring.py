@@ -24,9 +24,9 @@ from procsched._core.requests import Requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from procsched._core.positions import Stored
+    from procsched._core.positions import Underway
 
 NOT_BEGUN = "; it was about to start, and may not have begun"
 
@@ -36,7 +36,8 @@ class Restoring(Requests):
 
     def restore(
         self,
-        stored: Iterable[Stored],
+        entries: Iterable[Entry],
+        underway: Mapping[str, Underway],
         finished: Iterable[str],
         down_at: float,
         why: str,
@@ -46,25 +47,29 @@ class Restoring(Requests):
         """Take tasks back, before anything is promoted.
 
         Args:
-            stored: in order of registration. Their handles are ours from now on.
+            entries: in order of registration, with the slots of all of them as wall time. They are ours from now on.
+            underway: of those that are, by id.
             finished: ids of the terminal ones among them, in the order in which they ended.
             down_at: UNIX seconds when the last scheduler was alive for certain. What ran then is lost since; what
                 was due by then waited for a worker, and is owed to its task.
             why: the error of the records of what was lost.
             wall, line: this moment.
         """
-        lost: list[tuple[Entry, Stored]] = []
-        for each in stored:
-            entry = self._entry_of(each)
-            if each.position.live:
+        lost: list[tuple[Entry, Underway]] = []
+        for entry in entries:
+            name, status = entry.handle.task.id, entry.status
+            more = underway.get(name)
+            owed = status is SCHEDULED and entry.slot <= down_at
+            self._take_back(entry, more)
+            if more is not None and more.live:
                 self.counters["started"] += 1
-                entry.live = LostAttempt(entry, each.position.started_at)
-                self.running[entry.handle.task.id] = entry
-                lost.append((entry, each))
-            elif entry.status is SCHEDULED:
-                entry.owed = entry.owed or each.position.slot <= down_at
+                entry.live = LostAttempt(entry, more.started_at)
+                self.running[name] = entry
+                lost.append((entry, more))
+            elif status is SCHEDULED:
+                entry.owed = entry.owed or owed
                 self.enqueue(entry, entry.steady, entry.slot)
-            elif entry.status is RETRYING:
+            elif status is RETRYING:
                 assert entry.ended is not None
                 assert entry.ended.retry_at is not None
                 self.enqueue(entry, True, entry.ended.retry_at)
@@ -74,45 +79,39 @@ class Restoring(Requests):
                 self.add_dead(entry)
             if entry.live is None:
                 self.retire(entry)
-        for entry, each in lost:
-            self._lose(entry, each, down_at, why, wall, line)
+        for entry, more in lost:
+            self._lose(entry, more, down_at, why, wall, line)
 
-    def _entry_of(self, stored: Stored) -> Entry:
-        handle, position = stored.handle, stored.position
-        task, schedule = handle.task, handle.schedule
-        steady = bool(getattr(schedule, "steady", False))
-        shift = self.timeline.offset if steady else 0.0
-        entry = Entry(handle, stored.payload, planning.kind_of(schedule), steady, position.slot - shift)
-        entry.status = handle.status
-        entry.generation = handle.generation
-        entry.attempt = handle.attempt
-        if position.dealt != position.slot:  # else it stays one number for all of them
-            entry.dealt = position.dealt - shift
-        if position.anchor != position.slot:
-            entry.anchor = position.anchor - shift
-        entry.backlog = tuple(slot - shift for slot in position.backlog)
-        entry.due_wall = position.due_at
-        entry.run = position.run
-        entry.stands_for = position.stands_for
-        entry.owed = position.owed
-        entry.held = position.held
-        last = handle.last_run()
-        if last is not None:
-            entry.ended = ended_of(position, entry, last, self.timeline.offset)
+    def _take_back(self, entry: Entry, underway: Underway | None) -> None:
+        """Move an entry to this scheduler's steady line, and register it."""
+        task, offset = entry.handle.task, self.timeline.offset
+        if entry.steady:
+            slot = entry.slot - offset
+            # What is the same number stays one: there may be a hundred thousand of them.
+            entry.dealt = slot if entry.dealt == entry.slot else entry.dealt - offset
+            entry.anchor = slot if entry.anchor == entry.slot else entry.anchor - offset
+            entry.slot = slot
+            if entry.backlog:
+                entry.backlog = tuple(slot - offset for slot in entry.backlog)
+        if underway is not None:
+            last = entry.handle.last_run()
+            if last is not None:
+                entry.ended = ended_of(underway, entry, last, offset)
         self.entries[task.id] = entry
         if task.key is not None and entry.status is not CANCELLED:
             self.keys[task.key] = entry  # of several the last one: it has replaced the others
-        return entry
 
-    def _lose(self, entry: Entry, stored: Stored, down_at: float, why: str, wall: float, line: float) -> None:
+    def _lose(
+        self, entry: Entry, underway: Underway, down_at: float, why: str, wall: float, line: float
+    ) -> None:
         """Give a lost attempt its record, and do what follows."""
         call, task = entry.live, entry.handle.task
         assert call is not None
-        started_at = stored.position.started_at
+        started_at = underway.started_at
         error = why
         if started_at is None:
             started_at = down_at
-            if stored.pid is None:
+            if underway.pid is None:
                 error += NOT_BEGUN
         record = ExecutionRecord(
             entry.attempt,
@@ -126,7 +125,7 @@ class Restoring(Requests):
             run=entry.run,
             due_at=entry.due_wall,
             missed=entry.stands_for,
-            pid=stored.pid,
+            pid=underway.pid,
         )
         call.over = True
         entry.ended = None

@@ -44,6 +44,8 @@ CALL = 2
 PATH = 3  # payload: pickled sys.path
 # CALLS: a packet of small calls that are all AHEAD; number: of the first, the others follow; payload: see `packet`.
 CALLS = 4
+# LIMITS: of the call with this number, which comes next; payload: a pickled tuple, see `child/limiting.py`.
+LIMITS = 5
 
 # Worker to parent.
 READY = 16
@@ -62,6 +64,7 @@ AHEAD = 2  # the call is to be begun only with a token
 DIRTY = 1  # the run left something behind: meta says what, and the worker is not used again
 SOFT = 2  # the exception that left the action is the soft timeout's own
 UNLOADABLE = 16  # the call, which a store kept, could not be opened: nothing of it has run
+LARGE = 32  # RAISED: the result takes more bytes than its limit; third says how many
 
 # Flags of CALL and DONE: the payload is no pickle but a parcel, see `_parcels.py`.
 APART = 4  # ... whose descriptor was sent through the other socket; the payload is empty

@@ -77,7 +77,7 @@ class _Watcher(pickle.Pickler):
         return NotImplemented
 
 
-def pack_failure(error: BaseException, stage: str) -> bytes:
+def pack_failure(error: BaseException, stage: str, aside: str = "") -> bytes:
     """Describe an exception as text, and as parts from which the parent puts it together again.
 
     Returns:
@@ -86,6 +86,7 @@ def pack_failure(error: BaseException, stage: str) -> bytes:
     text = describe(error)
     if stage == "load":
         text = f"{text} (while loading the call in the worker)"
+    text += aside
     carried: bytes | None = None
     try:
         parts, left_out = _take_apart(error)

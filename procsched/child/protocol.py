@@ -14,6 +14,10 @@ ASK_REASON = 1  # why: one of the three below
 STARTED = 2  # written by the worker before it unpickles a call: the number of the last run that it began
 STARTED_AT = 3  # written before that: when, as a float of steady seconds
 ANSWERED = 4  # written by the worker when it has written an answer whole: the number of the run
+# Written by the worker when it has asked for its usage: all the seconds of CPU time that it has used until then, with
+# those of children that it has reaped, as a float. What it uses later is of the run that goes on, or comes next.
+USED_BEFORE = 5
+RESIDENT_BEFORE = 6  # written by the worker before a run with limits begins: bytes of memory that it has
 REASON_DEADLINE = 1
 REASON_KILL = 2
 REASON_SOFT = 3

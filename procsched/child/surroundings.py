@@ -40,7 +40,7 @@ class Surroundings:
         self._threads = _thread._count()
         self._children = _system.OwnChildren()
         self._known = set(self._children.list()) if started else set()  # pids
-        self._cpu = 0.0  # seconds, at the last look
+        self.used = 0.0  # seconds of CPU time at the last look, with those of children that were reaped
         try:
             self._peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -51,8 +51,8 @@ class Surroundings:
         own = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-        spent = cpu - self._cpu
-        self._cpu = cpu
+        spent = cpu - self.used
+        self.used = cpu
         if self._peak_fd < 0:
             return spent, 0  # the peak would be that of an earlier run
         try:

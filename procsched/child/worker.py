@@ -35,9 +35,11 @@ from procsched.child.protocol import (
     PAGE_SIZE,
     REASON_KILL,
     REASON_SOFT,
+    RESIDENT_BEFORE,
     SOFT_SIGNAL,
     STARTED,
     STARTED_AT,
+    USED_BEFORE,
 )
 from procsched.child.surroundings import Surroundings, flush_streams
 
@@ -47,11 +49,14 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from procsched.child.limiting import Limiting
+
 _getsignal: Any = signal.getsignal
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
+ASK_EVERY = 0.01  # seconds until they are all the same, between runs
 _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
 
 
@@ -78,6 +83,8 @@ class Worker:
         self.handlers: tuple[tuple[int, Callable[[int, FrameType | None], None]], ...] = ()
         self.frame: wire.Frame  # of the run that is going on, or was last
         self.began = 0.0  # steady time
+        self.limits: Limiting | None = None  # of the run that is going on, or comes next
+        self.ask_at = 0.0  # steady time from which on the usage is asked for after a short run too
         self.is_fork = False  # set in a process that a run has forked
 
     # -- starting ------------------------------------------------------------------------------------------
@@ -176,6 +183,10 @@ class Worker:
                     clean = self.run(frame)
             elif frame.kind == wire.PATH:
                 sys.path[:] = pickle.loads(frame.payload)
+            elif frame.kind == wire.LIMITS:
+                from procsched.child.limiting import Limiting  # here, for most workers never need it
+
+                self.limits = Limiting(frame)
             else:
                 raise wire.WireError(f"the parent sends no frames of kind {frame.kind}")
 
@@ -201,6 +212,8 @@ class Worker:
         parts, clean = self.perform(frame)
         self.channel.write(parts, self.end_backstop if self.backstop else None)
         self.page[ANSWERED] = frame.number
+        if self.began >= self.ask_at:  # so that what short runs use is not counted for a long one behind them
+            self.usage()
         return clean
 
     def rehearse(self) -> None:
@@ -215,6 +228,9 @@ class Worker:
 
     def perform(self, frame: wire.Frame) -> tuple[list[bytes | bytearray], bool]:
         """Run one call; return its answer as a frame, and whether it left nothing behind."""
+        limits = self.limits
+        if limits is not None:
+            limits = self.begin_limits(frame.number)
         self.began = began = time.monotonic()
         if frame.first:
             self.set_backstop(frame.first + began if frame.flags & wire.AHEAD else frame.first)
@@ -236,9 +252,13 @@ class Worker:
         if saved is not None:
             self.release(saved)
         end = time.monotonic()
-        asked = end - began >= WORTH_ASKING
         surroundings = self.surroundings
-        cpu, peak = surroundings.usage() if asked else (-1.0, 0)
+        large = 0
+        if limits is not None:
+            asked, large, self.limits = True, limits.large, None
+        else:
+            asked = end - began >= WORTH_ASKING
+        cpu, peak = self.usage() if asked else (-1.0, 0)
         dirty = surroundings.tidy(end - began)
         if flags & wire.SOFT:
             dirty.append("what the soft limit interrupted")
@@ -248,7 +268,27 @@ class Worker:
         if asked or dirty:
             facts = wire.FACTS.pack(cpu, peak) + ", ".join(dirty).encode()
         flags |= wire.DIRTY if dirty else 0
-        return wire.encode(kind, frame.number, payload, flags, end, began, meta=facts), not dirty
+        return wire.encode(kind, frame.number, payload, flags, end, began, large, facts), not dirty
+
+    def usage(self) -> tuple[float, int]:
+        """Return CPU seconds and peak memory since the last call, and begin anew."""
+        usage = self.surroundings.usage()
+        self.times[USED_BEFORE] = self.surroundings.used
+        self.ask_at = self.began + ASK_EVERY
+        return usage
+
+    def begin_limits(self, number: int) -> Limiting | None:
+        """Set the limits of the run that begins now, if those that have come are its own."""
+        limits = self.limits
+        if limits is None or limits.number != number:
+            self.limits = None  # its call was taken back
+            return None
+        from procsched.child.limiting import resident
+
+        self.usage()  # what was used so far is not this run's
+        self.page[RESIDENT_BEFORE] = resident()
+        limits.begin(resource.getrusage(resource.RUSAGE_SELF))
+        return limits
 
     def describe_run(self) -> current.CurrentRun:
         """Return what `current_run()` answers now."""
@@ -309,7 +349,11 @@ class Worker:
             finally:
                 self.armed = False
                 self.last, self.number = self.number, 0
+                if self.limits is not None:
+                    self.limits.lift()
             data = pack_result(result)
+            if self.limits is not None:
+                self.limits.check_result(len(data))
         except BaseException as error:
             # Nothing is called before the timers are off: at a call the handler of a signal may run, and raise.
             failure = error
@@ -338,7 +382,13 @@ class Worker:
         stored = sys.modules.get("procsched.child.stored")
         if stored is not None and type(failure) is stored.Unloadable:
             flags |= wire.UNLOADABLE
-        return wire.RAISED, flags, pack_failure(failure, stage)
+        aside = ""
+        if self.limits is not None:
+            self.limits.lift()  # should a signal have come in between
+            if self.limits.large:
+                flags |= wire.LARGE
+            aside = self.limits.note(failure)
+        return wire.RAISED, flags, pack_failure(failure, stage, aside)
 
     def receive_parcel(self, frame: wire.Frame) -> Any:
         """Return the memory that a large call came in."""
@@ -443,7 +493,7 @@ def run_worker(
             os._exit(1)
         if options["spare"]:
             worker.rehearse()
-        worker.channel.write(wire.encode(wire.READY, second=worker.surroundings.usage()[0]))
+        worker.channel.write(wire.encode(wire.READY, second=worker.usage()[0]))
         worker.serve()
         code = 0
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import procsched
 from procsched import _system
+from procsched.cli.doctor_limits import examine_limits, print_limits
 from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Probe
 from procsched.cli.doctor_runs import Runs
 from procsched.cli.quiet import only_errors_logged
@@ -90,12 +91,18 @@ def run(arguments: argparse.Namespace) -> int:
     with only_errors_logged():
         findings = examine(show)
         sandbox = examine_sandbox()
+        limits = examine_limits()
     degraded = [finding for finding in findings if not finding.works]
     if arguments.json:
         rows = [finding.as_data() for finding in findings]
         names = [row.probe.name for row in degraded]
-        print(json.dumps({**about, "probes": rows, "degraded": names, "sandbox": sandbox}, indent=2))
+        print(
+            json.dumps(
+                {**about, "probes": rows, "degraded": names, "limits": limits, "sandbox": sandbox}, indent=2
+            )
+        )
         return EXIT_DEGRADED if degraded else EXIT_OK
+    print_limits(limits)
     _print_sandbox(sandbox)
     if degraded:
         print("\nDegraded:")

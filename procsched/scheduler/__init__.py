@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, Never, Self
 
     from procsched._core.entries import Entry
+    from procsched._core.limits import Limits
     from procsched._core.models import RetryPolicy, ShutdownReport
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
     from procsched.stores.payloads import StoredCall
@@ -253,7 +254,7 @@ class Scheduler(Served):
         misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE,
         max_catch_up: int = 100,
         on_exhausted: str = "dead_letter",
-        limits: Any = None,
+        limits: Limits | None = None,
         capture_output: bool = False,
         key: str | None = None,
         replace: bool = False,
@@ -273,7 +274,8 @@ class Scheduler(Served):
             misfire: what happens to slots that passed while paused, asleep or before the start.
             max_catch_up: how many passed slots may become runs of their own.
             on_exhausted: "dead_letter", or "continue" for a recurring task that keeps its schedule.
-            limits: None; other limits than time come with a later version.
+            limits: what else a run may use: memory, CPU time and others. Needs a pool of processes; where that has
+                limits too, the tighter ones hold.
             capture_output: keep the end of stdout and stderr in `record.output`.
             key: a stable name. While a task with the same key is kept, unless it was cancelled, this call
                 changes nothing and returns that task's handle; with `replace` it cancels that task (a live
@@ -305,9 +307,11 @@ class Scheduler(Served):
             misfire = member_of(MisfirePolicy, "misfire", misfire)
         options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
         if self._confined:
-            options.check_confined(hard, soft, seconds)
+            options.check_confined(hard, soft, seconds, limits)
             if retry is DEFAULT_RETRY:
                 retry = NO_RETRY
+        if limits is not None:
+            self._check_limits(limits)
         if retry.jitter:
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:
@@ -444,6 +448,22 @@ class Scheduler(Served):
         raise StoreError(
             f"the task was not scheduled, for it could not be stored: {failing or 'the store takes long'}"
         )
+
+    def _check_limits(self, limits: Limits) -> None:
+        """Refuse limits that nothing would hold.
+
+        Raises:
+            ValidationError: naming the field, or the parameter.
+        """
+        from procsched import _system  # here, for most tasks have none
+        from procsched._core.limits import check_limits
+
+        check_limits("limits", limits, trees_known=_system.offers("proc"))
+        if not getattr(self.pool, "holds_limits", False):
+            raise ValidationError(
+                f"limits cannot be held by a {type(self.pool).__name__}: what runs in this process has its memory in "
+                "common with it; use Scheduler(pool=ProcessPool(...))"
+            )
 
     def schedule_at(
         self, fn: Callable[..., Any], run_at: float | datetime, *more: Never, **task_options: Any

@@ -47,11 +47,12 @@ class Attempt(Call):
         self.timeout = task.timeout
         self.soft_timeout = task.soft_timeout
         self.grace = task.grace
+        self.limits = task.limits
         self.capture_output = task.capture_output
         self.task_id = task.id
         self.name = task.name
         self.attempt, self.run = numbers
-        self.pace = None if task.capture_output else pace_of(task.action)
+        self.pace = None if task.capture_output or task.limits is not None else pace_of(task.action)
         self.worker = self.verdict = None
         self.handed = self.number = 0
         self.told = False

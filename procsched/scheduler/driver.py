@@ -295,7 +295,8 @@ class Driver:
         # Under an injected clock a pool cannot know how long calls take; what a shutdown begins is not handed about.
         if entry is None or not self._real or self.engine.closing:
             return None
-        if entry.handle.task.capture_output or len(entry.payload) > AHEAD_BYTES:
+        task = entry.handle.task
+        if task.capture_output or task.limits is not None or len(entry.payload) > AHEAD_BYTES:
             return None
         self.engine.lend()
         return Attempt(self, entry, self.engine.numbers(entry), 0.0, 0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from procsched._core.positions import Stored
 from procsched._logs import say
 from procsched.errors import SchedulerStateError
 from procsched.scheduler.closing import ClosingDriver
@@ -72,28 +71,28 @@ class RestartingDriver(ClosingDriver):
         assert self._durable is not None
         loaded = self._durable.open(self._now)
         self._end_left_processes(loaded)
-        payloads: dict[
-            int, Any
-        ] = {}  # by the call's identity: tasks with the same one share what is made of it
-        tasks = []
-        for kept in loaded.tasks:
-            key = id(kept.call)
-            payload = payloads.get(key)
-            if payload is None:
-                payload = payloads[key] = self._payload_of(kept.call)
-            reason = reason_against(kept.call)
-            if reason is not None and not kept.handle.status.is_terminal:
-                kept.handle.unloadable = reason
-            tasks.append(Stored(kept.handle, kept.position, payload, kept.pid, kept.process_started))
-        self._learn_ids([*loaded.known_ids, *(each.handle.task.id for each in tasks)])
+        # By the call's identity, for tasks with the same one share what is made of it, and whether it can be opened.
+        made: dict[int, tuple[Any, str | None]] = {}
+        unloadable = []
+        for entry in loaded.tasks:
+            call, handle = entry.payload, entry.handle
+            found = made.get(id(call))
+            if found is None:
+                found = made[id(call)] = self._payload_of(call), reason_against(call)
+            entry.payload, reason = found
+            if reason is not None and not entry.status.is_terminal:
+                handle.unloadable = reason
+            if handle.unloadable is not None:
+                unloadable.append(entry)
+        self._learn_ids([*loaded.known_ids, *(entry.handle.task.id for entry in loaded.tasks)])
         with self._lock:
             wall, line = self._look_locked()
-            self.engine.restore(tasks, loaded.finished, loaded.down_at, loaded.why, wall, line)
-            for each in tasks:
-                handle = each.handle
-                if handle.unloadable is not None and handle.task.id in self.engine.entries:
-                    text = f"its code cannot be loaded: {handle.unloadable}"
-                    entry = self.engine.entries[handle.task.id]
+            self.engine.restore(
+                loaded.tasks, loaded.underway, loaded.finished, loaded.down_at, loaded.why, wall, line
+            )
+            for entry in unloadable:
+                if entry.handle.task.id in self.engine.entries:
+                    text = f"its code cannot be loaded: {entry.handle.unloadable}"
                     self.engine.problems.append((entry, text))
                     self.engine.tell(entry, wall, None, "store", text)
             self._hand_over_locked()
@@ -109,13 +108,13 @@ class RestartingDriver(ClosingDriver):
         # Here and not above: who has no such store does without.
         from procsched import _identity
 
-        for kept in loaded.tasks:
-            pid, started = kept.pid, kept.process_started
-            if not kept.position.live or pid is None or started is None:
+        for task_id, underway in loaded.underway.items():
+            pid, started = underway.pid, underway.process_started
+            if not underway.live or pid is None or started is None:
                 continue
             if _identity.end_process(pid, started):
                 text = "ended process %d, in which task %s of an earlier scheduler still ran"
-                say(logging.WARNING, text, pid, kept.handle.task.id)
+                say(logging.WARNING, text, pid, task_id)
 
     def _payload_of(self, call: StoredCall | None) -> Any:
         """Return what the pool makes a call of. The call is not opened: that is done where it runs."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Protocol
 
+    from procsched._core.entries import Entry
     from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
-    from procsched._core.positions import Position
+    from procsched._core.positions import Position, Underway
     from procsched.protocols import TaskStore
     from procsched.stores.payloads import StoredCall
 
@@ -76,37 +79,13 @@ class Change:
         self.urgent = urgent
 
 
-class KeptTask:
-    """A task that was loaded.
-
-    Attributes:
-        handle, position: as `positions.Stored` has them.
-        call: what is run; shared by tasks with the same payload. None where that is gone.
-        pid, process_started: likewise.
-    """
-
-    __slots__ = ("call", "handle", "pid", "position", "process_started")
-
-    def __init__(
-        self,
-        handle: ScheduledTask,
-        position: Position,
-        call: StoredCall | None,
-        pid: int | None,
-        process_started: int | None,
-    ) -> None:
-        self.handle = handle
-        self.position = position
-        self.call = call
-        self.pid = pid
-        self.process_started = process_started
-
-
 class Loaded:
     """What a store holds when it is opened.
 
     Attributes:
-        tasks: in order of registration.
+        tasks: in order of registration, as entries whose slots are wall time. The `payload` of each is its
+            `StoredCall`, which tasks with the same call may share; None where that is gone.
+        underway: id -> what else there is, where an attempt runs or something waits to follow from the last one.
         finished: ids of those that are terminal, in the order in which they ended.
         down_at: UNIX seconds when the last owner was alive for certain.
         why: the error of the records of what was lost with it.
@@ -116,7 +95,8 @@ class Loaded:
 
     def __init__(
         self,
-        tasks: Sequence[KeptTask] = (),
+        tasks: Sequence[Entry] = (),
+        underway: Mapping[str, Underway] = MappingProxyType({}),
         finished: Iterable[str] = (),
         down_at: float = 0.0,
         why: str = "",
@@ -124,6 +104,7 @@ class Loaded:
         known_ids: Iterable[str] = (),
     ) -> None:
         self.tasks = tasks
+        self.underway = underway
         self.finished = tuple(finished)
         self.down_at = down_at
         self.why = why

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
+from procsched._core.limits import Limits, as_data
 from procsched._core.models import (
     ExecutionRecord,
     MisfirePolicy,
@@ -188,6 +189,7 @@ def settings_text(task: Task) -> str:
             "max_catch_up": task.max_catch_up,
             "on_exhausted": task.on_exhausted,
             "capture_output": task.capture_output,
+            "limits": as_data(task.limits),
         }
     )
 
@@ -199,6 +201,9 @@ def read_settings(text: str) -> dict[str, Any]:
     value["priority"] = Priority[value["priority"].upper()]
     value["misfire"] = MisfirePolicy(value["misfire"])
     value["retry"] = RetryPolicy(**value["retry"])
+    limits = value.pop("limits", None)  # not in what was written before there were any
+    if limits is not None:
+        value["limits"] = Limits(**limits)
     return value
 
 
@@ -225,30 +230,6 @@ def task_row(task: ScheduledTask, position: Position) -> dict[str, Any]:
         "live": position.live,
         "started_at": position.started_at,
     }
-
-
-def read_position(row: Mapping[str, Any]) -> Position:
-    """Return the position in a row of `tasks`."""
-    slot = row["slot"]
-    # One number for what is mostly the same: there may be a hundred thousand of them.
-    dealt = slot if row["dealt"] == slot else row["dealt"]
-    anchor = slot if row["anchor"] == slot else row["anchor"]
-    return Position(
-        slot,
-        dealt,
-        anchor,
-        tuple(json.loads(row["backlog"])) if row["backlog"] else (),
-        due_at=row["due_at"],
-        run=row["run"],
-        stands_for=row["stands_for"],
-        owed=bool(row["owed"]),
-        held=bool(row["held"]),
-        after=row["after"],
-        ended_at=row["ended_at"],
-        retry_at=row["retry_at"],
-        live=bool(row["live"]),
-        started_at=row["started_at"],
-    )
 
 
 def default_position(task: ScheduledTask) -> Position:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from sqlalchemy import func, select
 
+from procsched._core.entries import Entry
+from procsched._core.frozen import twin
 from procsched._core.models import Outcome, ScheduledTask, Task, TaskStatus
+from procsched._core.planning import kind_of
+from procsched._core.positions import Underway
 from procsched.stores import codec
-from procsched.stores.changes import KeptTask
 from procsched.stores.payloads import StoredCall
 from procsched.stores.schema import payloads, runs, tasks
 
@@ -18,49 +22,49 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
-    from procsched._core.positions import Position
-    from procsched.stores.statements import Statements
-
 NO_SCHEDULE = "its schedule: "  # begins the reason where that is what cannot be loaded
-_CHUNK = 500  # tasks whose records are asked for at a time
+_CHUNK = 500  # tasks that are read at a time, or whose records are
+_UNREAD = ("seq", "created_at", "epoch")  # columns that nobody asks for at the start
+_ALL_TASKS = select(*(column for column in tasks.c if column.name not in _UNREAD)).order_by(tasks.c.seq)
+_STATUSES = {status.value: status for status in TaskStatus}
+_TERMINAL = frozenset(status for status in TaskStatus if status.is_terminal)
+_SHARED_FIELDS = tuple(name for name in vars(Task)["__slots__"] if name not in ("id", "name", "key"))
+_OpenTask = twin(Task)
 
 
 def load_tasks(
-    connection: Connection, statements: Statements, with_records: bool = False
-) -> tuple[list[KeptTask], list[str]]:
-    """Return all tasks in order of registration, and the ids of the terminal ones in the order in which they ended.
+    connection: Connection, with_records: bool = False
+) -> tuple[list[Entry], dict[str, Underway], list[str]]:
+    """Return all tasks and what is underway, as `Loaded` has them, and the ids of the terminal ones by their ends.
 
     A task has its last record in its history where something waits to follow from that, or where it is terminal.
 
     Args:
         with_records: wherever there is one.
     """
-    calls = _load_calls(connection)
-    schedules: dict[str, Any] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    kept: list[KeptTask] = []
+    reader = _TaskReader(_load_calls(connection))
+    entries: list[Entry] = []
+    underway: dict[str, Underway] = {}
     ended: list[tuple[float, str]] = []
-    wanted: dict[str, KeptTask] = {}
+    wanted: dict[str, ScheduledTask] = {}
     # For this statement alone: as an option of the connection it would hold for all that follow.
-    statement = select(tasks).order_by(tasks.c.seq)
-    result = connection.execute(statement, execution_options={"stream_results": True})
-    for row in result.mappings():
-        # Equal texts are read once, and share what they say.
-        schedule = schedules.get(row["schedule"])
-        if schedule is None:
-            schedule = schedules[row["schedule"]] = codec.read_schedule(row["schedule"])
-        setting = settings.get(row["settings"])
-        if setting is None:
-            setting = settings[row["settings"]] = codec.read_settings(row["settings"])
-        each = _read_task(row, schedule, setting, calls.get(row["payload_id"]))
-        kept.append(each)
-        if each.handle.status.is_terminal:
-            ended.append((row["updated_at"], row["id"]))
-        if with_records or each.position.after or (each.handle.status.is_terminal and row["run"]):
-            wanted[row["id"]] = each
+    result = connection.execute(_ALL_TASKS, execution_options={"stream_results": True})
+    # A few rows at a time, and nothing beside the entries themselves is kept of them: what is freed between objects
+    # that stay is memory which the process does not get rid of.
+    while rows := result.fetchmany(_CHUNK):
+        for row in rows:
+            entry, more, updated_at = reader.read(row)
+            entries.append(entry)
+            handle, terminal = entry.handle, entry.status in _TERMINAL
+            if terminal:
+                ended.append((updated_at, handle.task.id))
+            if more is not None:
+                underway[handle.task.id] = more
+            if with_records or (more is not None and more.after) or (terminal and entry.run):
+                wanted[handle.task.id] = handle
     _add_records(connection, wanted)
     ended.sort()
-    return kept, [name for _at, name in ended]
+    return entries, underway, [name for _at, name in ended]
 
 
 def _load_calls(connection: Connection) -> dict[str, StoredCall]:
@@ -73,38 +77,104 @@ def _load_calls(connection: Connection) -> dict[str, StoredCall]:
     return calls
 
 
-def _read_task(row: Any, schedule: Any, setting: dict[str, Any], call: StoredCall | None) -> KeptTask:
-    args, kwargs = ((), {}) if call is None else call.arguments()
-    task = Task(
-        row["id"],
-        row["name"],
-        sys.intern(row["action"] if call is None else call.describe()),
-        args=args,
-        kwargs=kwargs or None,
-        key=row["key"],
-        **setting,
-    )
-    status = TaskStatus(row["status"])
-    handle = ScheduledTask(task, schedule, status, row["next_run_at"], row["attempt"], row["generation"])
-    reason: str | None = row["unloadable"]
-    handle.unloadable = None if reason is not None and reason.startswith(NO_SCHEDULE) else reason
-    position: Position = codec.read_position(row)
-    if isinstance(schedule, codec.UnreadableSchedule) and not status.is_terminal:
-        # Nothing can be planned without it. It goes on as soon as a start finds it again.
-        handle.status = TaskStatus.PAUSED
-        handle.next_run_at = None
-        handle.unloadable = NO_SCHEDULE + schedule.reason
-        position.held = True
-    return KeptTask(handle, position, call, row["pid"], row["process_started"])
+class _TaskReader:
+    """Makes entries of rows. Equal texts are read once, and the tasks share what they say.
+
+    Args:
+        calls: by the id of the payload.
+    """
+
+    def __init__(self, calls: dict[str, StoredCall]) -> None:
+        self._calls = calls
+        self._names: dict[str, str] = {}
+        self._schedules: dict[str, tuple[Any, int, bool, bool]] = {}
+        self._alike: dict[tuple[str, str | None, str], tuple[StoredCall | None, dict[str, Any]]] = {}
+
+    def read(self, row: Any) -> tuple[Entry, Underway | None, float]:
+        """Return a task as an entry whose slots are wall time, what is underway of it, and when it was written."""
+        # In the order of `_ALL_TASKS`. To ask a row for its columns by name costs more than all that is made of it.
+        task_id, name, key, status_name, unloadable, next_run_at, action, payload_id = row[:8]
+        schedule_text, settings_text, attempt, generation, run, slot, dealt, anchor, backlog = row[8:17]
+        due_at, stands_for, owed, held, after, ended_at, retry_at, live = row[17:25]
+        started_at, pid, process_started, updated_at = row[25:]
+        schedule, kind, steady, unreadable = self._schedule_of(schedule_text)
+        call, fields = self._settings_of(payload_id, settings_text, action)
+        task = _task_like(fields, task_id, self._names.setdefault(name, name), key)
+        status = _STATUSES[status_name]
+        handle = ScheduledTask(task, schedule, status, next_run_at, attempt, generation)
+        if unloadable is not None and not unloadable.startswith(NO_SCHEDULE):
+            handle.unloadable = unloadable
+        entry = Entry(handle, call, kind, steady, slot)
+        entry.status = status
+        entry.generation = generation
+        entry.attempt = attempt
+        # One number for what is mostly the same: there may be a hundred thousand of them.
+        if dealt != slot:
+            entry.dealt = dealt
+        if anchor != slot:
+            entry.anchor = anchor
+        if backlog:
+            entry.backlog = tuple(json.loads(backlog))
+        entry.due_wall = slot if due_at == slot else due_at
+        entry.run = run
+        entry.stands_for = stands_for
+        entry.owed = bool(owed)
+        entry.held = bool(held)
+        if unreadable and status not in _TERMINAL:
+            # Nothing can be planned without it. It goes on as soon as a start finds it again.
+            entry.status = handle.status = TaskStatus.PAUSED
+            handle.next_run_at = None
+            handle.unloadable = NO_SCHEDULE + schedule.reason
+            entry.held = True
+        more = None
+        if live or after:
+            more = Underway(bool(live), started_at, after, ended_at, retry_at, pid, process_started)
+        return entry, more, updated_at
+
+    def _schedule_of(self, text: str) -> tuple[Any, int, bool, bool]:
+        found = self._schedules.get(text)
+        if found is None:
+            schedule = codec.read_schedule(text)
+            steady = bool(getattr(schedule, "steady", False))
+            unreadable = isinstance(schedule, codec.UnreadableSchedule)
+            found = self._schedules[text] = schedule, kind_of(schedule), steady, unreadable
+        return found
+
+    def _settings_of(
+        self, payload_id: str | None, settings: str, action: str
+    ) -> tuple[StoredCall | None, dict[str, Any]]:
+        """Return the call, and the fields that tasks with the same call and settings have in common."""
+        call = self._calls.get(payload_id) if payload_id is not None else None
+        key = (settings, payload_id, "" if call is not None else action)
+        found = self._alike.get(key)
+        if found is None:
+            args, kwargs = ((), {}) if call is None else call.arguments()
+            described = sys.intern(action if call is None else call.describe())
+            task = Task("", "", described, args=args, kwargs=kwargs or None, **codec.read_settings(settings))
+            found = self._alike[key] = call, {name: getattr(task, name) for name in _SHARED_FIELDS}
+        return found
 
 
-def _add_records(connection: Connection, wanted: dict[str, KeptTask]) -> None:
+def _task_like(fields: dict[str, Any], task_id: str, name: str, key: str | None) -> Task:
+    """Return a task with these fields, which have been checked."""
+    task: Any = _OpenTask()
+    task.id = task_id
+    task.name = name
+    task.key = key
+    for field, value in fields.items():
+        setattr(task, field, value)
+    task.__class__ = Task
+    made: Task = task
+    return made
+
+
+def _add_records(connection: Connection, wanted: dict[str, ScheduledTask]) -> None:
     names = list(wanted)
     for start in range(0, len(names), _CHUNK):
         some = names[start : start + _CHUNK]
         newest = select(func.max(runs.c.id)).where(runs.c.task_id.in_(some)).group_by(runs.c.task_id)
         for row in connection.execute(select(runs).where(runs.c.id.in_(newest))).mappings():
-            wanted[row["task_id"]].handle._history = (codec.read_record(dict(row)),)
+            wanted[row["task_id"]]._history = (codec.read_record(dict(row)),)
 
 
 def select_history(

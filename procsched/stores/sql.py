@@ -268,18 +268,19 @@ class SqlTaskStore:
         from procsched.stores.reading import load_tasks
 
         assert self._statements is not None
-        tasks, finished = load_tasks(connection, self._statements)
+        tasks, underway, finished = load_tasks(connection)
         known: list[str] = []
         for key, value in connection.execute(self._statements.highest_ids):
             prefix = key.partition(":")[2]
             self._ids[prefix] = int(value)
             known.append(f"{prefix}-{value}")
         if former is None:
-            return Loaded(tasks, finished, known_ids=known)
+            return Loaded(tasks, underway, finished, known_ids=known)
         closed = former["closed_at"]
         same_boot = former["boot_id"] == _identity.boot_id() != ""
         return Loaded(
             tasks,
+            underway,
             finished,
             closed if closed is not None else former["seen_at"],
             f"the scheduler (pid {former['pid']} on {former['host']}) ended while this ran",
@@ -588,10 +589,9 @@ class SqlTaskStore:
     def load_all(self) -> list[ScheduledTask]:
         """Return every task that is kept, in order of registration, each with its newest record."""
         from procsched.stores.reading import load_tasks
-        from procsched.stores.statements import Statements
 
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
-            tasks, _finished = load_tasks(connection, Statements(connection.dialect.name), with_records=True)
+            tasks, _underway, _finished = load_tasks(connection, with_records=True)
             return [each.handle for each in tasks]
 
 

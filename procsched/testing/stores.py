@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 
 from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask, Task, TaskStatus
-from procsched._core.positions import Position
+from procsched._core.positions import Position, position_of
 from procsched.schedules import FixedRate, OneTime
 from procsched.stores.changes import Change
 from procsched.stores.payloads import store_call
@@ -174,17 +174,21 @@ class DurableStoreContract:
             [change(1, place, new=True, status=TaskStatus.RUNNING, attempt=4, unloadable=AWKWARD[:4])]
         )
         loaded = make().open(lambda: AT)
-        (kept,) = loaded.tasks
-        for name in set(Position.__slots__) - {"call"}:
-            assert getattr(kept.position, name) == getattr(place, name), name
-        handle = kept.handle
+        (entry,) = loaded.tasks
+        found = position_of(entry, 0.0)
+        for name in ("slot", "dealt", "anchor", "backlog", "due_at", "run", "stands_for", "owed", "held"):
+            assert getattr(found, name) == getattr(place, name), name
+        for name in ("live", "started_at", "after", "ended_at", "retry_at"):
+            assert getattr(loaded.underway["job-1"], name) == getattr(place, name), name
+        handle = entry.handle
+        assert (entry.status, entry.attempt, entry.generation) == (TaskStatus.RUNNING, 4, 7)
         assert (handle.id, handle.name, handle.task.key) == ("job-1", "a job", "key 1")
         assert (handle.status, handle.attempt, handle.generation) == (TaskStatus.RUNNING, 4, 7)
         assert handle.next_run_at == AT + 60.1
         assert handle.schedule == FixedRate(60.1)
         assert handle.unloadable == AWKWARD[:4]
         assert (handle.task.args, handle.task.kwargs) == ((1, "x"), {"sep": "-"})
-        assert kept.call.parts == store_call(print, (1, "x"), {"sep": "-"}).parts
+        assert entry.payload.parts == store_call(print, (1, "x"), {"sep": "-"}).parts
 
     def test_the_last_of_several_changes_counts(self, make: Callable[[], Any]) -> None:
         """In one batch as well, where every record of it is kept."""

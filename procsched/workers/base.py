@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from procsched._core.limits import Limits
+
 
 CLOSED_REASON = "killed: the pool was shut down"
 
@@ -174,6 +176,7 @@ class Call:
         payload: what `WorkerPool.pack` returned.
         timeout, soft_timeout: seconds from the hand-over, or None.
         grace: seconds between asking and killing.
+        limits: what else it may use, or None.
         capture_output: whether stdout and stderr are kept.
         task_id, name, attempt, run: what `current_run()` says inside the action.
         pace: how long the calls of its function take; None where nothing may be sent ahead of its end.
@@ -191,6 +194,7 @@ class Call:
         "capture_output",
         "grace",
         "handed",
+        "limits",
         "name",
         "number",
         "pace",
@@ -212,6 +216,7 @@ class Call:
         timeout: float | None = None,
         soft_timeout: float | None = None,
         grace: float = 0.0,
+        limits: Limits | None = None,
         capture_output: bool = False,
         task_id: str = "",
         name: str = "",
@@ -223,6 +228,7 @@ class Call:
         self.timeout = timeout
         self.soft_timeout = soft_timeout
         self.grace = grace
+        self.limits = limits
         self.capture_output = capture_output
         self.task_id = task_id
         self.name = name

@@ -58,7 +58,13 @@ OUTRUN = 0.005
 
 
 class Dispatcher:
-    """The part of a process pool that hands calls to its workers."""
+    """The part of a process pool that hands calls to its workers.
+
+    Attributes:
+        holds_limits: whether calls may have `Limits`.
+    """
+
+    holds_limits = True
 
     def __init__(self, size: int, options: PoolOptions) -> None:
         self.size = size
@@ -147,6 +153,8 @@ class Dispatcher:
 
     def _send_ahead_locked(self) -> None:
         """Send calls to busy workers that will soon have nothing to do."""
+        if self.options.limits is not None:
+            return
         for _ in range(len(self.busy)):
             worker = self.busy[0]
             self.busy.rotate(-1)

@@ -19,7 +19,7 @@ import time
 
 from procsched import _system
 from procsched._core.models import Outcome
-from procsched.child.protocol import ANSWERED, ASK_NUMBER, STARTED
+from procsched.child.protocol import ANSWERED, ASK_NUMBER, RESIDENT_BEFORE, STARTED, USED_BEFORE
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
@@ -177,6 +177,7 @@ class Fleet(Alarm):
                     undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
+                    worker.page[USED_BEFORE] = worker.page[RESIDENT_BEFORE] = 0
                     fds = (theirs.fileno(), side_write, tokens.reader, their_parcels.fileno())
                     self.launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from procsched import _system
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched.errors import ValidationError
 
@@ -11,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from procsched._core.limits import Limits
 
 
 class PoolOptions:
@@ -21,6 +24,7 @@ class PoolOptions:
         "cwd",
         "env",
         "initializer",
+        "limits",
         "max_rss",
         "max_runs",
         "nice",
@@ -41,6 +45,7 @@ class PoolOptions:
         nice: int,
         capture_output: bool,
         start_timeout: float,
+        limits: Limits | None,
     ) -> None:
         if initializer is not None and not callable(initializer):
             kind = type(initializer).__name__
@@ -76,6 +81,11 @@ class PoolOptions:
         check_flag("capture_output", capture_output)
         self.capture_output = capture_output
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
+        if limits is not None:
+            from procsched._core.limits import check_limits  # here, for most pools have none
+
+            check_limits("limits", limits, trees_known=_system.offers("proc"))
+        self.limits = limits
 
     def check_confined(self) -> None:
         """Refuse what a pool with a sandbox cannot have.
@@ -89,6 +99,7 @@ class PoolOptions:
             ("max_runs_per_worker", self.max_runs, "a process runs one job and is never used again"),
             ("max_rss_per_worker", self.max_rss, "give Sandbox(memory=...)"),
             ("env", self.env, "give Sandbox(env=...)"),
+            ("limits", self.limits, "a Sandbox has limits of its own: Sandbox(memory=..., cpu_seconds=...)"),
             ("cwd", self.cwd, "its working directory is its scratch directory, or /"),
         ):
             if value is not None:
@@ -106,6 +117,7 @@ POOL_OPTIONS = (
     "nice",
     "capture_output",
     "start_timeout",
+    "limits",
     "sandbox",
 )
 

@@ -20,6 +20,7 @@ class Output:
         # Where in `kept` a stack was asked for, after which the run could go on; -1 for nowhere.
         self.asked_at = -1
         self.ended = False
+        self.written = 0  # bytes that the run has written, its stack not counted
         self._split: tuple[int, bytes, str | None] | None = None  # of how many bytes, and into what
 
     def read(self) -> None:
@@ -31,6 +32,8 @@ class Output:
                     self.ended = True
                     return
                 self.kept += data
+                if self.asked_at < 0:
+                    self.written += len(data)
                 if len(self.kept) > 2 * OUTPUT_KEPT:
                     self.asked_at = max(-1, self.asked_at - (len(self.kept) - OUTPUT_KEPT))
                     del self.kept[:-OUTPUT_KEPT]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, ParamSpec, TypeVar
 
+    from procsched._core.limits import Limits
     from procsched._parts import Inspection
     from procsched.protocols import CallSource, Clock
     from procsched.sandbox.policy import Sandbox
@@ -93,6 +94,7 @@ class ProcessPool(Dispatcher):
         nice: added to their niceness, 0 to 19.
         capture_output: keep the end of stdout and stderr of every call in `record.output`.
         start_timeout: seconds that a worker may take to become ready.
+        limits: what each call may use beside time; where the call has limits too, the tighter ones hold.
         sandbox: run code that nobody trusts: a `Source`, or a function that can be imported, with plain data as
             arguments and result. Each call gets a fresh process; `initializer`, `preload`, `env`, `cwd` and what limits
             the use of a worker are refused with it.
@@ -118,6 +120,7 @@ class ProcessPool(Dispatcher):
         nice: int = 0,
         capture_output: bool = False,
         start_timeout: float = 30.0,
+        limits: Limits | None = None,
         sandbox: Sandbox | None = None,
     ) -> None:
         size = whole_number("workers", _default_size() if workers is None else workers)
@@ -132,6 +135,7 @@ class ProcessPool(Dispatcher):
             nice=nice,
             capture_output=capture_output,
             start_timeout=start_timeout,
+            limits=limits,
         )
         self.sandbox = sandbox
         self._prepared: Prepared | None = None
@@ -428,7 +432,7 @@ class ProcessPool(Dispatcher):
 
     def _take_answer_locked(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending | None:
         """Return how the call that runs has ended; None where the worker has to be killed before that is told."""
-        _kind, flags, _number, end, began, _third, _meta, _payload = frame
+        _kind, flags, _number, end, began, third, _meta, _payload = frame
         seconds = end - began
         if call.pace is not None:
             call.pace.note(seconds)
@@ -442,6 +446,13 @@ class ProcessPool(Dispatcher):
             assert call.timeout is not None
             call.verdict = verdicts.timed_out(call.timeout)
             worker.retiring = True  # once it has ended what it has begun meanwhile
+        watch = worker.watch
+        if watch is not None and watch.call is call:
+            if call.verdict is None:
+                call.verdict = watch.judge_locked(ending, third if flags & wire.LARGE else 0)
+                ending.limit = watch.exceeded
+            if worker.state is WorkerState.BUSY:
+                watch.end()
         if call.verdict is not None:
             # A verdict wins over an answer: whoever gave it was told so.
             self.counters["late_results"] += 1
@@ -454,7 +465,9 @@ class ProcessPool(Dispatcher):
         worker.add_output(ending, call)  # before the next call can write; a read that does not block
         if late:
             worker.recall_locked()
-        if flags & wire.DIRTY or (late and not worker.ahead):
+        # It may not let go of the memory, and be over the limit of the next run from its start.
+        swollen = ending.limit is not None and ending.limit.startswith("memory=")
+        if flags & wire.DIRTY or (late and not worker.ahead) or swollen:
             worker.held = ending  # told when its tree is gone
             self.counters["recycled"] += 1
             return None

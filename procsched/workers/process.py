@@ -33,6 +33,7 @@ from procsched.child.protocol import (
     REASON_DEADLINE,
     REASON_SOFT,
     SOFT_SIGNAL,
+    USED_BEFORE,
 )
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
@@ -64,6 +65,7 @@ ALARM_AGAIN = (
     1.0  # seconds after which a deadline is looked at again that an error of ours kept from being enforced
 )
 SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
+_WITH_STACK = (Outcome.TIMED_OUT, Outcome.LIMIT_EXCEEDED)  # of which people want to know where it was
 READ_PER_EVENT = 1 << 20  # bytes, so that one worker that floods cannot starve the others
 
 
@@ -325,6 +327,8 @@ class Worker(Sender):
         self.output.read()
         if self.output.ended:
             self.pool.loop.forget(self.output.fd)
+        if self.watch is not None:
+            self.watch.on_output()
         if self.state in (WorkerState.DUMPING, WorkerState.FAILING) and self.output.stack_is_complete:
             self.kill()
 
@@ -360,9 +364,13 @@ class Worker(Sender):
         outcome, error = verdicts.decide_death(call.verdict, status, at, self.hard_at, call.timeout)
         ending = Ending(outcome, error, pid=self.pid)
         ending.peak_rss = rss or None
-        ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
+        before = self.times[USED_BEFORE]
+        # It may have written anything there.
+        ending.cpu_seconds = max(0.0, cpu - (before if self.cpu_base <= before <= cpu else self.cpu_base))
         verdicts.facts_of(ending, status)
         self.add_output(ending, call)
+        if self.watch is not None and self.watch.call is call:
+            self.watch.complete(ending)
         return ending
 
     # -- ending its run ------------------------------------------------------------------------------------
@@ -492,10 +500,26 @@ class Worker(Sender):
         self.alarm = time.monotonic() + call.grace
         self.pool.loop.hurry(self.alarm)
 
+    def is_at_work(self) -> bool:
+        """Return whether its run goes on, and is not about to be ended."""
+        return self.state is WorkerState.BUSY
+
+    def exceed(self, call: Call, verdict: tuple[Outcome, str]) -> None:
+        """End a run that uses more than it may, without a grace: it would use yet more. What came before counts."""
+        if self.settle() is not call:
+            return
+        with self.pool.lock:
+            if self.call is not call or self.state is not WorkerState.BUSY:
+                return
+            if call.verdict is None:
+                call.verdict = verdict
+        self.ask_stack(call)
+        self.dump_or_kill()
+
     def dump_or_kill(self) -> None:
-        """Kill the worker; where it is out of time, let it first write down where it is."""
+        """Kill the worker; where it is out of time, or over a limit, let it first write down where it is."""
         call = self.call
-        out_of_time = call is not None and call.verdict is not None and call.verdict[0] is Outcome.TIMED_OUT
+        out_of_time = call is not None and call.verdict is not None and call.verdict[0] in _WITH_STACK
         wait = DUMP_WAIT if self.start_error is None else START_DUMP_WAIT
         if out_of_time and call is not None and call.number == self.dump_number:
             self.output.read()
@@ -611,6 +635,8 @@ class Worker(Sender):
             os.close(self.pidfd)
         os.close(self.output.fd)
         self.pidfd = None
+        if self.watch is not None:
+            self.watch.close()
         loop.alarms.discard(self)
         self.page.release()
         self.times.release()

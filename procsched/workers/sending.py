@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from procsched._parcels import Parcel
     from procsched.workers.base import Call
     from procsched.workers.fleet import Fleet
+    from procsched.workers.limiting import Watch
     from procsched.workers.pool import ProcessPool
     from procsched.workers.tokens import Tokens
 
@@ -90,6 +91,7 @@ class Sender(Alarm):
         "times",
         "tokens",
         "turned_at",
+        "watch",
     )
 
     def __init__(
@@ -129,6 +131,7 @@ class Sender(Alarm):
         self.out: deque[memoryview] = deque()  # guarded by the pool's lock
         self.path: list[str] = []  # the import path that the worker has
         self.seen_path: list[str] = []  # `sys.path` when it was made
+        self.watch: Watch | None = None  # of the limits of its runs, once one had some
         self.soft_at = self.hard_at = math.inf  # steady time
         self.fake_soft = self.fake_hard = math.inf  # the same on an injected clock
 
@@ -147,6 +150,8 @@ class Sender(Alarm):
         backstop = 0.0
         if call.timeout is not None and self.pool.real_clock:
             backstop = (call.timeout if stale else self.hard_at) + call.grace + BACKSTOP_MARGIN
+        if call.limits is not None or self.pool.options.limits is not None:
+            self._limit_locked(call)
         flags = wire.CAPTURE if self.captures(call) else 0
         if stale:
             self.tokens.grant(call.number, 1)
@@ -157,6 +162,17 @@ class Sender(Alarm):
         self.out.extend(map(memoryview, self._frame(call, flags, backstop)))
         self.flush_locked()
         self.pool.touched = None
+
+    def _limit_locked(self, call: Call) -> None:
+        """See to it that the limits of a call that is about to be sent hold."""
+        from procsched._core.limits import tighter  # here, for most programs never need it
+        from procsched.workers.limiting import Watch
+
+        limits = tighter(self.pool.options.limits, call.limits)
+        assert limits is not None
+        if self.watch is None:
+            self.watch = Watch(self)  # type: ignore[arg-type]  # a `Worker`
+        self.watch.begin_locked(call, limits)
 
     def send_ahead_locked(self, calls: list[Call]) -> None:
         """Take calls beyond the one that runs, and send them. None captures its output."""
@@ -414,7 +430,10 @@ class Sender(Alarm):
 
     def captures(self, call: Call) -> bool:
         """Return whether the output of `call` is kept."""
-        return call.capture_output or self.pool.options.capture_output
+        if call.capture_output or self.pool.options.capture_output:
+            return True
+        watch = self.watch
+        return watch is not None and watch.call is call and watch.limits.output is not None
 
 
 def import_path() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from procsched import Limits
 from procsched.cli import __main__ as cli
 from procsched.cli import doctor, doctor_probes
 
@@ -57,6 +59,10 @@ def test_doctor_json(tmp_path: Path) -> None:
         assert row["gives"]
         assert (row["degraded"] is None) is row["works"]
     assert "ms after its deadline" in rows["kill at the deadline"]["found"]
+    fields = [field.name for field in dataclasses.fields(Limits)]
+    assert [field for field, row in data["limits"].items() if row["held"] and row["by"]] == fields, data[
+        "limits"
+    ]
 
 
 @linux

@@ -37,6 +37,7 @@ VOCABULARY = {
     "procsched.errors",
     "procsched._core.checks",
     "procsched._core.frozen",
+    "procsched._core.limits",
     "procsched._core.models",
     "procsched._core.names",
     "procsched.protocols",
@@ -106,7 +107,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.outcomes": VOCABULARY | {"procsched._core.failures", "procsched.workers.base"},
     "procsched.future": VOCABULARY
     | {"procsched._interrupts", "procsched.outcomes", "procsched.workers.base"},
-    "procsched.call_options": CORE | {"procsched._jitter"},
+    "procsched.call_options": CORE | {"procsched._jitter", "procsched._system"},
     "procsched.callbacks": EDGES | {"procsched.workers"},
     "procsched.exits": {"procsched._forks", "procsched.calls"},
     "procsched.calls": EDGES
@@ -149,7 +150,7 @@ ALLOWED: dict[str, set[str]] = {
 # What is imported for the type checker alone counts as well, except here: module -> what it may name.
 ALLOWED_FOR_TYPES: dict[str, set[str]] = {
     "procsched": {"procsched"},  # the public names; the interpreter loads them one by one, when asked
-    "procsched._core.models": {"procsched.protocols"},
+    "procsched._core.models": {"procsched.protocols", "procsched._core.limits"},
     "procsched.protocols": {"procsched.workers.base"},
 }
 
