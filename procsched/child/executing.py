@@ -23,17 +23,20 @@ def become(program: dict[str, Any], fds: list[int], parent: int) -> NoReturn:
 
     Args:
         program: its ``arguments`` (None for the parent's pid), ``environment``, ``nice``, ``uid`` or None.
-        fds: of its input, which becomes 3, its answers, 4, and its output, 1 and 2.
+        fds: of its input, which becomes 3, its answers, 4, its output, 1 and 2, and others, from 5 on.
         parent: the pid of the process that forked this one.
     """
     answer = 4
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
-        task, answers, output, null = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (*fds, null))
-        for fd, number in ((null, 0), (output, 1), (output, 2), (task, 3), (answers, answer)):
+        null, task, answers, output, *more = (
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (null, *fds)
+        )
+        wanted = (null, output, output, task, answers, *more)
+        for number, fd in enumerate(wanted):
             os.dup2(fd, number)
-        os.closerange(answer + 1, 1 << 20)
+        os.closerange(len(wanted), 1 << 20)
         for signum in signal.valid_signals():
             if signal.getsignal(signum) == signal.SIG_IGN and signum not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(signum, signal.SIG_DFL)

@@ -32,6 +32,7 @@ CLONE_PIDFD, CLONE_PTRACE, CLONE_VFORK = 0x1000, 0x2000, 0x4000
 # CLONE_NEWTIME shares its bit with the signal number of clone(2), so it can be asked of clone3(2) and unshare(2) only.
 NEW_NAMESPACES = 0x7E020000
 O_ASYNC = 0x2000
+SIGKILL, SIGXCPU = 9, 24
 
 # One condition: number of the argument, mask, value. All of an alternative must hold.
 Condition = tuple[int, int, int]
@@ -41,11 +42,14 @@ Condition = tuple[int, int, int]
 class Rule:
     """What is answered to one system call: it is allowed where one of the alternatives holds, else `errno`.
 
-    No alternatives: always `errno`; one that is empty: always allowed.
+    No alternatives: always `errno`; one that is empty: always allowed. `barred`: conditions of which none may hold.
+    `special`: a condition, and the error where that holds and no alternative does.
     """
 
     alternatives: tuple[tuple[Condition, ...], ...] = ()
     errno: int = EPERM
+    special: tuple[Condition, int] | None = None
+    barred: tuple[Condition, ...] = ()
 
 
 def _words(text: str) -> list[str]:
@@ -134,16 +138,19 @@ def make_rules(
     for name in ("getpgid", "getsid", "sched_getaffinity", "sched_getparam", "sched_getscheduler"):
         rules[name] = Rule(equal(0, 0, OWN_PID))
     rules["getpriority"] = Rule((((0, WHOLE, 0), (1, WHOLE, 0)),))
-    rules["kill"] = rules["tgkill"] = Rule(equal(0, OWN_PID))
+    whom = equal(0, OWN_PID) if processes == 1 else ((),)
+    for name, place in (("kill", 1), ("tgkill", 2)):
+        # Where a process dies by one of these two, that is the kernel's doing or ours, and says which limit it was at.
+        rules[name] = Rule(whom, barred=tuple((place, WHOLE, signum) for signum in (SIGKILL, SIGXCPU)))
     clones: list[tuple[Condition, ...]] = []
     if threads:
         clones.append(((0, NEW_NAMESPACES | CLONE_THREAD | CLONE_PARENT | CLONE_PTRACE, CLONE_THREAD),))
     if processes > 1:
         clones.append(((0, NEW_NAMESPACES | CLONE_THREAD | CLONE_PARENT | CLONE_PTRACE | CLONE_UNTRACED, 0),))
-        rules["fork"] = rules["kill"] = rules["tgkill"] = rules["setpgid"] = rules["setsid"] = allowed
+        rules["fork"] = rules["setpgid"] = rules["setsid"] = allowed
         rules["getpgid"] = rules["getsid"] = allowed
-    # What a library makes of a refused thread is RuntimeError where it is told to try again.
-    rules["clone"] = Rule(tuple(clones), errno=EPERM if threads or processes > 1 else EAGAIN)
+    # A thread that is refused is one too many; a process is something that is not allowed.
+    rules["clone"] = Rule(tuple(clones), special=((0, CLONE_THREAD, CLONE_THREAD), EAGAIN))
     if writable:
         rules["flock"] = allowed
     if own_files:
@@ -183,7 +190,12 @@ def assemble(machine: str, rules: dict[str, Rule]) -> list[Instruction]:
 
 def _body(rule: Rule) -> list[Instruction]:
     body: list[Instruction] = []
-    for conditions in rule.alternatives:
+    answers: list[tuple[tuple[Condition, ...], int]] = []
+    answers += [((condition,), ERRNO | rule.errno) for condition in rule.barred]
+    answers += [(conditions, ALLOW) for conditions in rule.alternatives]
+    if rule.special is not None:
+        answers.append(((rule.special[0],), ERRNO | rule.special[1]))
+    for conditions, answer in answers:
         tests = [test for condition in conditions for test in _tests(condition)]
         size = sum(map(len, tests)) + 1
         done = 0
@@ -192,7 +204,7 @@ def _body(rule: Rule) -> list[Instruction]:
             *before, (code, _holds, _fails, value) = test
             body += before
             body.append((code, 0, size - done, value))  # where it does not hold: on to the next alternative
-        body.append((RETURN, 0, 0, ALLOW))
+        body.append((RETURN, 0, 0, answer))
         if not conditions:
             return body
     body.append((RETURN, 0, 0, ERRNO | rule.errno))

@@ -27,6 +27,7 @@ from types import CodeType, ModuleType
 
 from procsched.child import current
 from procsched.sandbox import kernel
+from procsched.sandbox.reports import pack_report
 from procsched.sandbox.values import PlainError, dump, load
 
 TYPE_CHECKING = False
@@ -209,13 +210,15 @@ class Output(io.RawIOBase):
 
 def main() -> NoReturn:
     """Be the sandboxed process: descriptors and the parent's pid are arguments."""
-    task_fd, answer_fd, parent = map(int, sys.argv[1:4])
+    task_fd, answer_fd, parent, report_fd = map(int, sys.argv[1:5])
     sys.argv[:] = [""]
-    kernel.close_all_from(max(task_fd, answer_fd) + 1)
+    kernel.close_all_from(max(task_fd, answer_fd, report_fd) + 1)
     answer = Answer(answer_fd)
     settings = _read(task_fd)
     if settings is None:
         os._exit(0)
+    if report_fd >= 0:
+        _split(settings, (task_fd, answer_fd), report_fd)
     confiner = Confiner(settings, parent)
     try:
         confiner.confine()
@@ -238,6 +241,27 @@ def main() -> NoReturn:
     os.close(task_fd)
     _answer(answer, order, settings)
     os._exit(0)
+
+
+def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> None:
+    """Have a process between this one and the init of its namespace, which reports on its death to the parent.
+
+    Init and bubblewrap hide the wait status and the CPU time. Returns in the process that is to run the job, which has
+    no way to the report.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os.close(report_fd)
+        return
+    try:
+        for fd in (*wire, 1, 2):
+            os.close(fd)
+        Confiner(settings, 0).confine()
+        _pid, status, usage = os.wait4(pid, 0)
+        report = pack_report(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
+        os.write(report_fd, report)
+    finally:
+        os._exit(0)
 
 
 def _read(fd: int) -> Any:
@@ -365,11 +389,13 @@ def _describe(number: int, error: BaseException) -> bytes:
     try:
         frame = {"kind": "raised", "id": number, "type": name, "message": message, "traceback": trace}
         return dump(frame, 10)
-    except BaseException:  # no memory is left
-        return (
-            b'{"kind":"raised","id":%d,"type":"MemoryError","message":"no memory is left","traceback":""}'
-            % number
+    except BaseException:  # no memory is left, or the job has put something into the way
+        words = (
+            b'"MemoryError","message":"no memory is left"'
+            if isinstance(error, MemoryError)
+            else b'"exception","message":"it cannot be told"'
         )
+        return b'{"kind":"raised","id":%d,"type":%s,"traceback":""}' % (number, words)
 
 
 def _text(make: Callable[[], object], otherwise: str) -> str:

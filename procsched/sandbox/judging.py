@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from procsched.sandbox.policy import Sandbox
 
 CLAIM: Final = "the job says"
-SHELL: Final = 128  # added to a signal's number by an init, in the exit code with which it tells of it
-CPU_SLACK: Final = 0.1  # seconds: the kernel checks the limit at its ticks
+# Part of the CPU limit at which SIGKILL means that: the limit counts ticks, what was used is measured otherwise.
+CPU_PART: Final = 0.75
 _FEW: Final = 64  # values around a result
 
 
@@ -60,30 +60,19 @@ def too_large(frame: Frame, policy: Sandbox) -> tuple[str, str]:
     return f"its result takes {frame['size']} bytes, above the limit {limit}", limit
 
 
-def limit_of_death(status: int, cpu_seconds: float, policy: Sandbox, *, namespaced: bool) -> str | None:
+def limit_of_death(status: int, cpu_seconds: float, policy: Sandbox) -> str | None:
     """Return the limit that a process which died by itself had exceeded, by what the kernel says; else None.
 
     Args:
         status: wait status.
         cpu_seconds: of its whole life, as the kernel counted them.
-        namespaced: whether the status is that of an init, which tells of signals in its exit code.
     """
-    code = os.waitstatus_to_exitcode(status)
-    signum = -code if code < 0 else code - SHELL if namespaced else 0
-    if signum in (signal.SIGXCPU, signal.SIGKILL) and cpu_seconds >= policy.cpu_seconds - CPU_SLACK:
+    signum = -os.waitstatus_to_exitcode(status)
+    # No process in a sandbox can send either of these, the filter sees to that.
+    at_limit = signum == signal.SIGKILL and cpu_seconds >= CPU_PART * policy.cpu_seconds
+    if signum == signal.SIGXCPU or at_limit:
         return f"cpu_seconds={policy.cpu_seconds}"
     return None
-
-
-def words_of_exit(error: str, status: int, *, namespaced: bool) -> str:
-    """Return the error of a death, with the signal that an init tells of."""
-    code = os.waitstatus_to_exitcode(status)
-    if not namespaced or code <= SHELL:
-        return error
-    try:
-        return f"{error} (128 + {signal.Signals(code - SHELL).name}, or a number of its own)"
-    except ValueError:
-        return error
 
 
 def outcome_of_limit(limit: str) -> tuple[Outcome, str]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from procsched.sandbox.policy import Sandbox
     from procsched.sandbox.promises import Facts, Plan
 
-# In the place of arguments: where the two pipes are in the process (0 is /dev/null, 1 and 2 are its output), and the
+# In the place of arguments: where the pipes are in the process (0 is /dev/null, 1 and 2 are its output), and the
 # pid of the process that starts it.
-TASK, ANSWER, PARENT = "<task>", "<answer>", "<parent>"
+TASK, ANSWER, PARENT, REPORT = "<task>", "<answer>", "<parent>", "<report>"
 _BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop()); from procsched.sandbox.inside import main; "
     "sys.path.pop(0); main()"
@@ -54,9 +54,9 @@ class Program:
     settings: bytes
     namespaced: bool
 
-    def command(self, task_fd: int, answer_fd: int, parent: int) -> list[str]:
+    def command(self, task_fd: int, answer_fd: int, report_fd: int, parent: int) -> list[str]:
         """Return the arguments with the numbers in their places."""
-        numbers = {TASK: str(task_fd), ANSWER: str(answer_fd), PARENT: str(parent)}
+        numbers = {TASK: str(task_fd), ANSWER: str(answer_fd), REPORT: str(report_fd), PARENT: str(parent)}
         return [numbers.get(argument, argument) for argument in self.arguments]
 
 
@@ -70,7 +70,8 @@ def make_program(policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter) 
     python = [
         found.python,
         *("-I", "-S", "-B", "-X", "utf8", "-c", _BOOT),
-        *(TASK, ANSWER, "0" if plan.namespaces else PARENT, paths.HOME),
+        *((TASK, ANSWER, "0", REPORT) if plan.namespaces else (TASK, ANSWER, PARENT, "-1")),
+        paths.HOME,
     ]
     arguments = [*_bwrap(policy, facts.bwrap, found), *python] if plan.namespaces else python
     settings = dump(_settings(policy, plan, facts, found), _MOST_NODES, "the policy")
@@ -91,7 +92,7 @@ def _settings(policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter) -> 
     scratch = [paths.SCRATCH, policy.scratch, max(16, policy.scratch // BYTES_PER_FILE)]
     tasks = plan.tasks
     if tasks is not None and plan.namespaces:
-        tasks += 1  # its init, which bubblewrap leaves there
+        tasks += 2  # its init, which bubblewrap leaves there, and who reports of it
     return {
         "memory": policy.memory,
         "cpu_seconds": policy.cpu_seconds,

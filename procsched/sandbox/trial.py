@@ -53,7 +53,7 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
     theirs = [task_read, answer_write, output_write]
     identity = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
     try:
-        command = program.command(task_read, answer_write, os.getpid())
+        command = program.command(task_read, answer_write, output_write, os.getpid())
         try:
             process = subprocess.Popen(
                 command,
@@ -61,7 +61,7 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
-                pass_fds=(task_read, answer_write),
+                pass_fds=(task_read, answer_write, output_write),
                 cwd="/",
                 start_new_session=True,
                 **identity,  # type: ignore[call-overload]

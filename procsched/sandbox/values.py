@@ -48,7 +48,11 @@ def dump(value: Any, most_nodes: int, what: str = "the value") -> bytes:
     except _NotPlainError as error:
         where = "".join(reversed(error.path))
         raise PlainError(f"{what}{where} {error.text}") from None
-    return json.dumps(made, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _encoder.encode(made).encode()
+
+
+# Made once: what a job does to the module `json` is not to be in the way of its own answer.
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class _NotPlainError(Exception):

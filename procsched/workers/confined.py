@@ -20,6 +20,7 @@ from procsched.child.protocol import STARTED
 from procsched.sandbox import judging
 from procsched.sandbox.frames import LENGTH, READ_MOST, Reader, ViolationError
 from procsched.sandbox.packing import order
+from procsched.sandbox.reports import SIZE, open_report
 from procsched.sandbox.values import one_line, printable
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
@@ -129,6 +130,7 @@ class Confined(Worker):
         "policy",
         "prepared",
         "reader",
+        "report",
         "seen",
         "uid",
         "writing",
@@ -143,12 +145,14 @@ class Confined(Worker):
         side: int,
         page_index: int,
         uid: int | None,
+        report: int,
     ) -> None:
         nothing: Any = Nothing()
         wire: Any = pipes
         super().__init__(pool, fleet, number, wire, side, nothing, page_index, nothing)
         self.pipes = pipes
         self.uid = uid
+        self.report = report  # of the process that waits for it in its namespace; -1 where there is none
         self.prepared: Prepared = fleet.prepared
         self.policy = self.prepared.policy
         self.reader = Reader(self.policy.result, self.policy.result_nodes)
@@ -360,28 +364,36 @@ class Confined(Worker):
 
     def ending_of(self, call: Call, status: int, at: float, cpu: float, rss: int) -> Ending:
         """Return how its job ended: as it said, as was decided, or as the kernel says of its death."""
-        namespaced = self.prepared.program.namespaced
-        if self.seen is not None:
-            cpu, rss = max(cpu, self.seen[0]), max(rss, self.seen[1])
+        if self.prepared.program.namespaced:
+            # What was waited for here is bubblewrap: of the job the process between the two knows, if it lived.
+            status, cpu, rss = self.read_report() or (status, *(self.seen or (0.0, 0)))
         limit = None
         if self.held is not None:
             ending: Ending = self.held
         else:
             if call.verdict is None:
-                limit = judging.limit_of_death(status, cpu, self.policy, namespaced=namespaced)
+                limit = judging.limit_of_death(status, cpu, self.policy)
             if limit is not None:
                 ending = Ending(*judging.outcome_of_limit(limit), pid=self.pid)
                 ending.limit = limit
+            elif call.verdict is not None:
+                ending = Ending(*call.verdict, pid=self.pid)
             else:
-                outcome, error = verdicts.decide_death(call.verdict, status, at, self.hard_at, call.timeout)
-                if outcome is Outcome.CRASHED and call.verdict is None:
-                    error = judging.words_of_exit(error, status, namespaced=namespaced)
-                ending = Ending(outcome, error, pid=self.pid)
+                ending = Ending(
+                    *verdicts.decide_death(None, status, at, self.hard_at, call.timeout), pid=self.pid
+                )
             verdicts.facts_of(ending, status)
         ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
         ending.peak_rss = rss or None
         self.add_output(ending, call)
         return ending
+
+    def read_report(self) -> tuple[int, float, int] | None:
+        """Return wait status, CPU seconds and peak memory of a process in a namespace, None where nobody reported."""
+        try:
+            return open_report(os.read(self.report, SIZE + 1))
+        except OSError:
+            return None
 
     def add_output(self, ending: Ending, call: Call) -> None:
         """Put the first of what it wrote into its ending, fit to be shown."""
@@ -405,10 +417,11 @@ class Confined(Worker):
             if fd is not None and fd >= 0:
                 loop.forget(fd)
         self.pipes.close()
-        for fd in (self.output.fd, self.pidfd):
+        for fd in (self.output.fd, self.pidfd, self.report):
             if fd is not None and fd >= 0:
                 os.close(fd)
         self.pidfd = None
+        self.report = -1
         self.output.fd = -1
         loop.alarms.discard(self)
         self.page.release()

@@ -12,7 +12,7 @@ import time
 
 from procsched import _system
 from procsched.child.protocol import ANSWERED, ASK_NUMBER, STARTED
-from procsched.sandbox.programs import ANSWER, PARENT, TASK
+from procsched.sandbox.programs import ANSWER, PARENT, REPORT, TASK
 from procsched.workers.confined import Confined, Pipes
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import READ
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from procsched.workers.process import Worker
 
 # Where `child/executing.py` puts the pipes.
-_NUMBERS: dict[str, str | None] = {TASK: "3", ANSWER: "4", PARENT: None}
+_NUMBERS: dict[str, str | None] = {TASK: "3", ANSWER: "4", REPORT: "5", PARENT: None}
 
 
 class ConfinedFleet(Fleet):
@@ -62,13 +62,19 @@ class ConfinedFleet(Fleet):
             task_read, task_write = _pipe(theirs.callback, undo.callback)
             answer_read, answer_write = _pipe(undo.callback, theirs.callback)
             side_read, side_write = _pipe(undo.callback, theirs.callback)
+            given = [task_read, answer_write, side_write]
+            report_read = -1
+            if self.prepared.program.namespaced:
+                report_read, report_write = _pipe(undo.callback, theirs.callback)
+                os.set_blocking(report_read, False)
+                given.append(report_write)
             for fd in (task_write, answer_read, side_read):
                 os.set_blocking(fd, False)
             self._numbers += 1
             page = self.pages.take()
             undo.callback(self.pages.give_back, page)
             pipes = Pipes(task_write, answer_read)
-            worker = Confined(self.pool, self, self._numbers, pipes, side_read, page, uid)
+            worker = Confined(self.pool, self, self._numbers, pipes, side_read, page, uid, report_read)
             undo.callback(worker.times.release)
             undo.callback(worker.page.release)
             worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
@@ -78,7 +84,7 @@ class ConfinedFleet(Fleet):
                 "nice": self.pool.options.nice,
                 "uid": uid,
             }
-            self.launcher.spawn(worker.number, (task_read, answer_write, side_write), {"program": program})
+            self.launcher.spawn(worker.number, given, {"program": program})
             undo.pop_all()
         self._enlist(worker)
         self.loop.watch(answer_read, READ, worker.on_socket)
