@@ -15,6 +15,7 @@ import pytest
 from procsched import Limits
 from procsched.cli import __main__ as cli
 from procsched.cli import doctor, doctor_probes
+from procsched.sandbox.policy import PROMISES
 
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="what is expected here is what Linux has")
@@ -63,6 +64,11 @@ def test_doctor_json(tmp_path: Path) -> None:
     assert [field for field, row in data["limits"].items() if row["held"] and row["by"]] == fields, data[
         "limits"
     ]
+    sandbox = data["sandbox"]
+    if sandbox["kept"]:
+        assert {*sandbox["kept"], *sandbox["given_up"]} == set(PROMISES)
+    else:
+        assert sandbox["refused"]["remedy"]
 
 
 @linux
@@ -75,6 +81,7 @@ def test_doctor_says_what_is_degraded(tmp_path: Path) -> None:
     for name in ("timer descriptor", "clock watch", "event descriptor", "kernel timer"):
         assert any(line.startswith(f"MISSING  {name}") and "switched off" in line for line in lines), name
     assert any(line.startswith("works    child subreaper") for line in lines)
+    assert "Sandbox, for code that nobody trusts:" in lines
     assert "  without clock watch: it is noticed at the next wake-up, or by Scheduler.wake()" in lines
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.sandbox import hosts
+
+HERE = Path(__file__).resolve().parent
 
 if sys.platform != "linux":
     collect_ignore_glob = ["test_*.py"]
@@ -63,3 +67,34 @@ def sandboxed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         if mark.args[0]:
             pytest.skip(mark.kwargs["reason"])
     return Sandboxed(user, layers, hosts.shared_host(user, tmp_path_factory.mktemp("host")))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run a part of the matrix: each case under one user with one layer set, in turn. PROCSCHED_ESCAPES=all runs it whole.
+
+    Every case is run, and every setting; a test that has no further cases is run in two settings that have nothing in
+    common.
+    """
+    if os.environ.get("PROCSCHED_ESCAPES") == "all" or any("::" in word for word in config.args):
+        return
+    cases: dict[str, list[str]] = {}
+    left, kept = [], []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        setting = None if callspec is None else callspec.params.get("sandboxed", callspec.params.get("user"))
+        if setting is None or HERE not in item.path.parents:
+            kept.append(item)
+            continue
+        others = [str(value) for name, value in callspec.params.items() if name not in ("sandboxed", "user")]
+        known = cases.setdefault(getattr(item, "originalname", item.name), [])
+        case = repr(others)
+        if case not in known:
+            known.append(case)
+        turn = known.index(case) + sum(map(ord, getattr(item, "originalname", item.name)))
+        settings: tuple[object, ...] = tuple(hosts.SETTINGS) if isinstance(setting, tuple) else hosts.USERS
+        wanted = {settings[turn % len(settings)]}
+        if not others and len(settings) == 4:
+            wanted.add(settings[3 - turn % 4])
+        (kept if setting in wanted else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept

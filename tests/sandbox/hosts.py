@@ -39,6 +39,7 @@ mount --bind "$2" /mnt/python/lib/python{version}/site-packages
 mount --bind "$3" /mnt/code
 chmod 0755 /mnt/scratch
 chown {uid} /mnt/scratch
+for place in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777,size=64m tmpfs $place; done
 shift 3
 cd /
 exec "$@"
@@ -57,7 +58,7 @@ def mounted(uid: int, *arguments: str, flags: tuple[str, ...] = ()) -> list[str]
     return [
         *("unshare", "-m", *flags, "sh", "-c", _SHELL.format(version=version, uid=uid), "sh"),
         *(sys.base_prefix, packages, str(ROOT)),
-        *("/mnt/python/bin/python3", "-B", *arguments),
+        *("/mnt/python/bin/python3", "-B", "-P", *arguments),
     ]
 
 
@@ -82,11 +83,11 @@ class HostProcess:
         arguments = ["-m", "tests.sandbox.host"]
         uid = USER if user == "user" and IS_ROOT else 0
         if wrapper:
-            arguments = [*wrapper, "-m", "tests.sandbox.host"]
+            arguments = [*wrapper]
         if IS_ROOT:
             command = mounted(uid, *arguments, "/mnt/scratch", str(uid))
         else:
-            command = [sys.executable, *arguments, str(directory), "0"]
+            command = [sys.executable, "-P", *arguments, str(directory), "0"]
         self.process = subprocess.Popen(
             command,
             env=environ,
@@ -132,7 +133,7 @@ class HostProcess:
         self.process.wait()
 
     def close(self) -> None:
-        """Let it end."""
+        """Let it end, with what it has started beside its pools."""
         for stream in (self.process.stdin,):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -141,6 +142,8 @@ class HostProcess:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

@@ -1,0 +1,81 @@
+"""Attacks on files, processes, network and kernel: each works without a sandbox, and does not in one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.sandbox import hosts
+from tests.sandbox.attacks import ATTACKS, Attack
+from tests.sandbox.conftest import Sandboxed
+
+pytestmark = pytest.mark.leaks(
+    "the hosts outlive a test; what they leave is looked for at the end of the session"
+)
+# What a refusal may look like. ENOENT and the like only where namespaces hide what was asked for.
+REFUSALS = {"EPERM", "EACCES", "ENOSYS", "ENOTSUP", "EAGAIN", "PermissionError", "RuntimeError", "ValueError"}
+# Where a call is made only if the name leads somewhere, or the descriptor is one.
+ABSENT = {
+    "ENOENT",
+    "EBADF",
+    "ESRCH",
+    "ENXIO",
+    "ENOTDIR",
+    "EROFS",
+    "gaierror",
+    "ESPIPE",
+    "UnsupportedOperation",
+}
+attacks = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
+
+
+@attacks
+def test_nothing_of_it_works(sandboxed: Sandboxed, attack: Attack) -> None:
+    """Every attempt is refused, nobody is hurt, and a harmless job runs right after."""
+    told = {**sandboxed.arguments, "confined": True}
+    del told["secret"]
+    answer = sandboxed.run(attack.source, told)
+    if attack.killed and answer["outcome"] == "crashed":
+        assert "SIGSYS" in answer["error"]
+        return
+    assert answer["outcome"] == "succeeded", answer["error"]
+    for what, result in answer["result"]:
+        assert result in REFUSALS | ABSENT or (result == "worked" and what in attack.allowed), (what, result)
+    assert len(answer["result"]) > 1
+
+
+@pytest.mark.skipif(not hosts.IS_ROOT, reason="needs root: a user and namespaces of its own to attack in")
+@attacks
+def test_it_works_without_a_sandbox(attack: Attack) -> None:
+    """The same source, by a child of a program of the same user: what the sandbox is there for."""
+    found = attack_without(attack.source)
+    assert isinstance(found["found"], list), found
+    worked = {what for what, result in found["found"] if result == "worked"}
+    missing = [what for what in attack.works if what not in worked and not _canary(what, worked)]
+    assert not missing, (missing, found)
+
+
+def _canary(what: str, worked: set[str]) -> bool:
+    return what == "canary" and any(each.endswith("/canary") for each in worked)
+
+
+def attack_without(source: str) -> dict[str, Any]:
+    """Run an attack against canaries without a sandbox, where nothing else can be reached."""
+    flags = ("--pid", "--fork", "--mount-proc", "--net", "--ipc", "--kill-child")
+    uid = hosts.USER + 1
+    command = hosts.mounted(uid, "-m", "tests.sandbox.control", "/mnt/scratch", str(uid), flags=flags)
+    done = subprocess.run(
+        command,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": "/mnt/code"},
+        input=source,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
