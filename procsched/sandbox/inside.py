@@ -223,8 +223,7 @@ def main() -> NoReturn:
     try:
         confiner.confine()
     except BaseException as error:
-        step, text = confiner.step, f"{type(error).__name__}: {error}"
-        answer.send(dump({"kind": "refused", "step": step, "error": text[:LONGEST_MESSAGE]}, 10))
+        answer.send(_refusal(confiner, error))
         os._exit(1)
     answer.send(dump({"kind": "ready", "layers": confiner.layers, "cpu": time.process_time()}, 100))
     sys.path[:] = settings["path"]
@@ -243,6 +242,12 @@ def main() -> NoReturn:
     os._exit(0)
 
 
+def _refusal(confiner: Confiner, error: BaseException) -> bytes:
+    """Return the frame which says that this process could not be confined."""
+    text = f"{type(error).__name__}: {error}"
+    return dump({"kind": "refused", "step": confiner.step, "error": text[:LONGEST_MESSAGE]}, 10)
+
+
 def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> None:
     """Have a process between this one and the init of its namespace, which reports on its death to the parent.
 
@@ -254,9 +259,14 @@ def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> N
         os.close(report_fd)
         return
     try:
+        confiner = Confiner(settings, 0)
+        try:
+            confiner.confine()
+        except BaseException as error:
+            Answer(wire[1]).send(_refusal(confiner, error))
+            os.kill(pid, signal.SIGKILL)
         for fd in (*wire, 1, 2):
             os.close(fd)
-        Confiner(settings, 0).confine()
         _pid, status, usage = os.wait4(pid, 0)
         report = pack_report(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
         os.write(report_fd, report)
