@@ -80,6 +80,10 @@ class Database:
             ) from error
         return None
 
+    def after_fork(self) -> None:
+        """In a fork of the process: another thread may have been in the midst of what makes connections."""
+        self._readers = None
+
     @property
     def is_sqlite(self) -> bool:
         """Whether it is a file of this machine."""
@@ -135,6 +139,8 @@ class Database:
         uri = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rw'}"
 
         def open_file() -> sqlite3.Connection:
+            if not read_only:
+                files.mend_companions(path)
             # Used by one thread after another. With an isolation level of Python's own a transaction would begin as
             # one that reads, and fail at once where another process writes, whatever the busy timeout.
             return sqlite3.connect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -91,6 +92,25 @@ def _refuse_open_directory(path: Path) -> None:
             f"anybody can put another file in the place of the store {path}, because all may write its directory: "
             "what is stored is run as code; if they may do that, give allow_shared_file=True"
         )
+
+
+def mend_companions(path: Path) -> None:
+    """Let the files that SQLite keeps beside a store be written again, where the store itself may be.
+
+    SQLite makes them with the mode that the store has at that moment. If that was a read-only one, they stay so, and
+    with them the store, when it may be written again.
+    """
+    try:
+        wanted = stat.S_IMODE(path.stat().st_mode)
+        for ending in ("-wal", "-shm"):
+            companion = f"{path}{ending}"
+            with contextlib.suppress(FileNotFoundError):
+                mode = os.lstat(companion).st_mode
+                if stat.S_ISREG(mode) and wanted & ~mode & stat.S_IWUSR:
+                    # By its name: to close a descriptor of it would give up SQLite's locks, fcntl(2).
+                    os.chmod(companion, wanted)
+    except OSError:
+        return  # what is opened next says what is wrong
 
 
 def file_system_of(directory: Path) -> str:

@@ -123,6 +123,8 @@ class SqlTaskStore:
             # Closing it here would take the write-ahead log of SQLite from the parent.
             _inherited.append(self._connection)
             self._connection = None
+        self._engine = None  # another thread may have been in the midst of it
+        self._database.after_fork()
 
     # --- the connection that writes --------------------------------------------------------------------
 
