@@ -33,7 +33,7 @@ class Served(Control):
     def _serve_others(self) -> None:
         assert self._durable is not None
         # Weakly: a scheduler that was never started goes when nobody refers to it.
-        self._durable.serve(_Weak(self.obey), _Weak(self._dispossess))
+        self._durable.serve(_Weak(self.obey), _Weak(self._dispossess), _Weak(self._on_settled))
 
     def obey(self, request: Any, who: str) -> dict[str, Any]:
         """Do what a request says, and return the answer. In a thread of the store's; raises nothing."""

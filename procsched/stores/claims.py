@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Obey = Callable[[Any, str], dict[str, Any]]
     Lost = Callable[[str], None]
+    Regained = Callable[[], None]
 
     class Claim(Protocol):
         """Thread safety: `take`, `serve` and `release` by one thread at a time; the others from any.
@@ -51,8 +52,12 @@ if TYPE_CHECKING:
         def hold(self) -> None:
             """Begin to keep it, now that the tables are there."""
 
-        def serve(self, obey: Obey, lost: Lost) -> None:
-            """Have others' requests answered from now on, and hear once that the store is not ours any more."""
+        def serve(self, obey: Obey, lost: Lost, regained: Regained) -> None:
+            """Have others' requests answered from now on, and hear once that the store is not ours any more.
+
+            Args:
+                regained: hears that `may_start` says so again, after a while in which it did not.
+            """
 
         def may_start(self) -> bool:
             """Return whether the store is ours for certain. Cheap, and takes no lock."""
@@ -119,12 +124,12 @@ class FileClaim(Losing):
     def hold(self) -> None:
         """See `Claim`: nothing is to be done."""
 
-    def serve(self, obey: Obey, lost: Lost) -> None:
+    def serve(self, obey: Obey, lost: Lost, regained: Regained) -> None:
         """See `Claim`. Where there can be no socket, a scheduler does without."""
         self._lost = lost
         try:
             self._door = Door(self._store, obey)
-        except (OSError, RuntimeError) as error:
+        except (AttributeError, OSError, RuntimeError) as error:
             say(logging.WARNING, "this scheduler cannot be steered by other processes: %s", error)
 
     def stop_waiting(self) -> None:

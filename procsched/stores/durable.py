@@ -170,11 +170,16 @@ class DurableWriter(StoreWriter):
         """Take the store, and return what it holds. Before anything is put."""
         return self._durable.open(now)
 
-    def serve(self, obey: Callable[[Any, str], dict[str, Any]], lost: Callable[[str], None]) -> None:
+    def serve(
+        self,
+        obey: Callable[[Any, str], dict[str, Any]],
+        lost: Callable[[str], None],
+        regained: Callable[[], None],
+    ) -> None:
         """Have requests of other processes answered, if the store brings them; see `SqlTaskStore.serve`."""
         serve = getattr(self._durable, "serve", None)
         if serve is not None:
-            serve(obey, lost)
+            serve(obey, lost, regained)
 
     def history(
         self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int

@@ -10,7 +10,6 @@ what nobody else finds. Should somebody else remove it, the epoch stops the one 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -21,6 +20,11 @@ from procsched import _forks, _system
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError
 from procsched.stores import holder
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such lock: there the epoch alone stops the one that came first
+    fcntl = None  # type: ignore[assignment]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +133,8 @@ class FileLock:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             self._stopped = False
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # first: who waits is woken by the close
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # first: who waits is woken by the close
             os.close(descriptor)
 
     def stop_waiting(self) -> None:
@@ -158,7 +163,7 @@ class FileLock:
             return {}
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         try:
             descriptor = os.open(self.path, flags, 0o600)
         except OSError as error:
@@ -171,7 +176,7 @@ class FileLock:
             found = os.fstat(descriptor)
             if found.st_mode & 0o777 != mode and found.st_uid == os.geteuid():
                 os.fchmod(descriptor, mode)
-        except OSError:  # the store is only about to be made
+        except (AttributeError, OSError):  # Windows; or the store is only about to be made
             pass
         return descriptor
 
@@ -249,6 +254,8 @@ def _stopped() -> SchedulerStateError:
 
 
 def _try(descriptor: int) -> bool:
+    if fcntl is None:
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from procsched.stores.claims import Lost, Obey
+    from procsched.stores.claims import Lost, Obey, Regained
     from procsched.stores.database import Database
 
 LEASE: Final = 6.0  # seconds, by which every promise of another owner holds back
@@ -93,6 +93,7 @@ class LeaseClaim(Losing):
         self._waker: Waker | None = None
         self._thread: threading.Thread | None = None
         self._obey: Obey | None = None
+        self._regained: Regained | None = None
         self._answers: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         self._obeying = 0  # threads; guarded by _saying
         self._stopped = False  # `take` is to wait no more
@@ -227,9 +228,10 @@ class LeaseClaim(Losing):
         thread.start()
         self._thread = thread
 
-    def serve(self, obey: Obey, lost: Lost) -> None:
+    def serve(self, obey: Obey, lost: Lost, regained: Regained) -> None:
         """See `Claim`."""
         self._lost = lost
+        self._regained = regained
         self._obey = obey
         assert self._waker is not None
         self._waker.wake()
@@ -238,7 +240,7 @@ class LeaseClaim(Losing):
 
     def release(self) -> None:
         """See `Claim`."""
-        self._lost = self._obey = None
+        self._lost = self._obey = self._regained = None
         self._closing = True
         self._stopped = self._stopped and self._thread is None
         thread, self._thread = self._thread, None
@@ -293,8 +295,13 @@ class LeaseClaim(Losing):
                 if self._connection is None:
                     self._reconnect()
                     fresh = True
-                self._ask(self._connection, _RENEW, (), self._until)
+                # A process that was stopped, or got no processor, may be late: what counts is the session, which is
+                # looked at then. Meanwhile nothing is started.
+                late = began >= self._until
+                self._ask(self._connection, _RENEW, (), max(self._until, began + RENEW))
                 self._until = began + LEASE
+                if late and self._regained is not None:
+                    self._regained()
                 if self._obey is not None:
                     self._answer_and_take(fresh)
                     fresh = False

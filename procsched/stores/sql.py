@@ -191,7 +191,7 @@ class SqlTaskStore:
         """Bring the tables up to date, whatever `auto_migrate` says. Return the revisions before and after."""
         from procsched.stores import migrating
 
-        with self._lock, self._database.speaking():
+        with self._lock, self._database.speaking(), self._claim.briefly():
             engine = self._database.engine()
             try:
                 with engine.connect() as connection:
@@ -307,14 +307,20 @@ class SqlTaskStore:
                 finally:
                     self._claim.release()
 
-    def serve(self, obey: Callable[[Any, str], dict[str, Any]], lost: Callable[[str], None]) -> None:
+    def serve(
+        self,
+        obey: Callable[[Any, str], dict[str, Any]],
+        lost: Callable[[str], None],
+        regained: Callable[[], None],
+    ) -> None:
         """Have requests of other processes answered, now that the store is open.
 
         Args:
             obey: called with a request, plain data of whatever form, and who asks; returns the answer. In any thread.
             lost: called once, with the reason, when the store is another scheduler's, or may be in a moment.
+            regained: called when `may_start` says so again, after a while in which it did not.
         """
-        self._claim.serve(obey, lost)
+        self._claim.serve(obey, lost, regained)
 
     def stop_waiting(self) -> None:
         """End an `open` that stands by; it raises a SchedulerStateError."""

@@ -186,7 +186,7 @@ def test_who_lost_the_store_ends_its_runs_and_itself(file: str, tmp_path: Path) 
     notes = str(tmp_path / "notes")
     first = scheduler_on(file)
     first.start()
-    run = first.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0)
+    run = first.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0, retry=NO_RETRY)
     pid = int(support.wait_for_file(notes))
     os.unlink(tmp_path / "jobs.db-owner")
     with scheduler_on(file) as second:
@@ -227,10 +227,11 @@ def test_who_cannot_renew_its_lease_ends_before_another_begins(
     """The server is gone for longer than the lease: the run is ended by then, without its grace."""
     monkeypatch.setattr(lease, "LEASE", 1.0)
     monkeypatch.setattr(lease, "RENEW", 0.2)
+    monkeypatch.setattr(lease, "MARGIN", 0.2)
     url, notes = postgres.new_database(), str(tmp_path / "notes")
     scheduler = scheduler_on(url)
     scheduler.start()
-    scheduler.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0)
+    scheduler.schedule("hang", owner.hang, OneTime(0), args=(notes,), grace=30.0, retry=NO_RETRY)
     pid = int(support.wait_for_file(notes))
     try:
         postgres.stop()
@@ -242,6 +243,19 @@ def test_who_cannot_renew_its_lease_ends_before_another_begins(
     with scheduler_on(url) as second:
         (record,) = second.history()
         assert record.outcome in (Outcome.LOST, Outcome.KILLED)
+
+
+def test_who_was_held_up_goes_on_with_its_session(
+    postgres: postgres.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each renewal is late here, as after a stop of the process: nothing starts until it is done, and then it does."""
+    monkeypatch.setattr(lease, "LEASE", 0.2)
+    with scheduler_on(postgres.new_database()) as scheduler:
+        store = scheduler.writer._durable  # type: ignore[union-attr]
+        for _ in range(2):
+            support.eventually(lambda: not store.may_start(), what="the lease is over")
+            task = scheduler.schedule("t", stored.nothing, OneTime(0))
+            assert scheduler.wait(task, support.TIMEOUT).ok
 
 
 # --- requests --------------------------------------------------------------------------------------------------
