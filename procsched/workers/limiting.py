@@ -159,6 +159,7 @@ class Watch(Alarm):
             large: bytes of its result, where that was too large to be sent.
         """
         limits = self.limits
+        self.exceeded = None  # what a look has found came too late
         if large and limits.result is not None:
             return self._exceed("result", large)
         if limits.output is not None:

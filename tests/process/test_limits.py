@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from procsched import (
+    NO_RETRY,
     InlinePool,
     LimitExceededError,
     Limits,
@@ -33,7 +34,7 @@ from procsched import (
 from procsched.workers import limiting
 from tests import faults, hungry, support
 from tests.hungry import MIB
-from tests.pools import Bench
+from tests.pools import Bench, open_gate
 
 PATIENCE = 6 * support.TIMEOUT  # seconds: what is to use CPU time may get little of it
 needs_proc = pytest.mark.needs("proc", "what a tree of processes uses is known")
@@ -224,6 +225,19 @@ def test_the_kernel_ends_a_run_that_nobody_sees(single: Bench) -> None:
     ), record
 
 
+def test_what_a_look_has_found_too_late_does_not_count(single: Bench) -> None:
+    """An answer that had come by then wins, and its record names no limit."""
+    gate, told = single.gate(), single.path("told")
+    future = single.submit(faults.wait_at_gate, gate, told, limits=Limits(memory=MIB << 10))
+    support.wait_for_file(told)
+    (watch,) = [each for each in single.core.pool.loop.alarms if isinstance(each, limiting.Watch)]
+    watch._exceed("memory", 5)
+    open_gate(gate)
+    assert future.result(support.TIMEOUT) == "through"
+    assert future.record is not None
+    assert future.record.limit is None
+
+
 def test_another_sigxcpu_is_a_crash(single: Bench) -> None:
     """A signal alone is no proof."""
     record = ended(single, faults.kill_itself, signal.SIGXCPU, limits=Limits(cpu_seconds=100))
@@ -314,6 +328,25 @@ def test_limits_hold_for_their_own_call_among_many(single: Bench) -> None:
     records = [future.wait_record(support.TIMEOUT) for future in futures]
     wrong = [number for number, record in enumerate(records) if record and record.limit]
     assert wrong == list(range(7, 400, 50))
+
+
+def test_limits_hold_for_their_own_task_among_many() -> None:
+    """Tasks that are due at once, and whose calls are sent ahead, have no limit of a neighbour's."""
+    with Scheduler(pool=ProcessPool(1)) as scheduler:
+        tasks = [
+            scheduler.schedule(
+                f"t{number}",
+                hungry.answer,
+                OneTime(0.0),
+                args=(500,),
+                limits=Limits(result=100) if number % 50 == 7 else None,
+                retry=NO_RETRY,
+            )
+            for number in range(300)
+        ]
+        assert scheduler.wait_idle(PATIENCE)
+        limited = [number for number, task in enumerate(tasks) if task.status is TaskStatus.FAILED]
+        assert limited == list(range(7, 300, 50))
 
 
 def test_each_item_of_a_map_has_its_limit(tmp_path: Path) -> None:
