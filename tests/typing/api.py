@@ -14,6 +14,7 @@ from procsched import (
     FixedRate,
     Health,
     InlinePool,
+    Limits,
     OneTime,
     Outcome,
     OverrunPolicy,
@@ -90,7 +91,7 @@ def fake() -> None:
         print(idle)
 
 
-@killable(timeout=5)
+@killable(timeout=5, limits=Limits(memory=1 << 30, cpu_seconds=2.5))
 def slow(text: str) -> int:
     here = current_run()
     if here is not None:
@@ -103,7 +104,9 @@ def executor() -> int:
         future: ProcessFuture[int] = pool.submit(add, 1, 2)
         total = future.result() + sum(pool.map(add, [1, 2], [3, 4]))
         counts: list[int] = list(pool.map(slow, ["a", "b"], buffersize=2, progress=True))
-        counts += pool.options(timeout=2).map(slow, ["a"], return_exceptions=True, progress=show)
+        counts += pool.options(timeout=2, limits=Limits(output=1 << 20, result=1000)).map(
+            slow, ["a"], return_exceptions=True, progress=show
+        )
         future.cancel()
         print(pool.stats().counters, pool.health().problems)
         procsched.dump()
