@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from procsched import CronSchedule, ProcessExecutor
+from procsched import CronSchedule, Limits, ProcessExecutor
 from tests import faults, support
 from tests.pools import Bench, guard_pid, helper_pid, open_gate
 from tests.schedulers import Rig
@@ -45,6 +45,7 @@ def test_an_idle_pool_never_wakes(tmp_path: Path) -> None:
     with Bench(tmp_path, 2) as bench:
         bench.assert_usable()
         bench.submit(faults.nap, 0.0, timeout=100.0).result(support.TIMEOUT)
+        bench.submit(faults.nap, 0.0, limits=Limits(memory=1 << 40)).result(support.TIMEOUT)
         done = []
         last = bench.submit(faults.add, 1, 1)
         last.add_done_callback(done.append)

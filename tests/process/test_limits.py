@@ -164,7 +164,7 @@ def test_cpu_time_of_short_runs_is_not_that_of_the_long_one_behind_them(
     single: Bench, function: Callable[..., Any]
 ) -> None:
     """Runs that are too short to be asked for their CPU time do not add up in a later record."""
-    futures = [single.submit(hungry.burn, 0.0006) for _ in range(200)]
+    futures = [single.submit(hungry.burn, 0.0002) for _ in range(1000)]
     for future in futures:
         future.result(PATIENCE)
     last = single.submit(function, *((0.02,) if function is faults.nap else ()))
@@ -351,7 +351,8 @@ def test_limits_hold_for_their_own_task_among_many() -> None:
 
 def test_each_item_of_a_map_has_its_limit(tmp_path: Path) -> None:
     """Also inside a chunk, and where the limit is the pool's."""
-    for options, view in (({}, {"limits": Limits(result=1000)}), ({"limits": Limits(result=1000)}, {})):
+    limits: dict[str, Any] = {"limits": Limits(result=1000)}
+    for options, view in (({}, limits), (limits, {}), (limits, {"limits": None})):
         with ProcessExecutor(1, **options) as executor:  # type: ignore[arg-type]
             sizes = executor.options(**view).map(hungry.answer, [10, 2000, 10], chunksize=3)  # type: ignore[arg-type]
             assert len(next(sizes)) == 10
