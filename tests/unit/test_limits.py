@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from procsched import Limits, Outcome, Task, ValidationError
 from procsched._core import limits as words
+from procsched.child.protocol import USED_BEFORE
+from procsched.child.worker import Worker
 from procsched.stores.codec import read_settings, settings_text
 
 
@@ -83,6 +86,29 @@ def test_what_is_said_of_a_limit(name: str, value: float, used: float | None, er
     """Name and value, in words for a person, and in a form to look for."""
     assert words.exceeded(name, value, used) == (Outcome.LIMIT_EXCEEDED, error)
     assert words.label(name, value) == label
+
+
+def test_a_worker_asks_for_its_usage_every_ten_milliseconds() -> None:
+    """So that of the CPU time of short runs, which are not asked for theirs, a long one behind them has little."""
+    worker: Any = Worker.__new__(Worker)
+    asked: list[float] = []
+
+    def perform(_frame: object) -> tuple[list[bytes], bool]:
+        worker.began += 0.0005
+        return [], True
+
+    def usage() -> tuple[float, int]:
+        asked.append(worker.began)
+        return 0.0, 0
+
+    worker.began = worker.ask_at = worker.backstop = 0.0
+    worker.perform, worker.channel = perform, SimpleNamespace(write=lambda *_: None)
+    worker.surroundings = SimpleNamespace(usage=usage, used=1.5)
+    worker.page, worker.times = [0] * 8, [0.0] * 8
+    for number in range(1, 401):
+        assert worker.run(SimpleNamespace(number=number))
+    assert 19 <= len(asked) <= 21
+    assert worker.times[USED_BEFORE] == 1.5
 
 
 @pytest.mark.parametrize("limits", [None, Limits(memory=1 << 30, cpu_seconds=2.5)])
