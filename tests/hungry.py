@@ -11,6 +11,7 @@ import tempfile
 import time
 from typing import Any
 
+from procsched import TaskTimeoutError
 from tests import support
 
 MIB = 1 << 20
@@ -41,6 +42,16 @@ def hold(size: int, path: str) -> None:
     block[::4096] = b"x" * len(block[::4096])
     support.tell(path, os.getpid())
     time.sleep(600)
+
+
+def eat_when_asked(size: int) -> None:
+    """Wait to be asked to stop, and have so many bytes then."""
+    try:
+        time.sleep(600)
+    except TaskTimeoutError:
+        block = bytearray(size)
+        block[::4096] = b"x" * len(block[::4096])
+        time.sleep(600)
 
 
 def keep(size: int) -> int:

@@ -501,11 +501,14 @@ class Worker(Sender):
         self.pool.loop.hurry(self.alarm)
 
     def is_at_work(self) -> bool:
-        """Return whether its run goes on, and is not about to be ended."""
-        return self.state is WorkerState.BUSY
+        """Return whether its run goes on, be it asked to stop."""
+        return self.state in (WorkerState.BUSY, WorkerState.ASKED)
 
     def exceed(self, call: Call, verdict: tuple[Outcome, str]) -> None:
         """End a run that uses more than it may, without a grace: it would use yet more. What came before counts."""
+        if self.state is WorkerState.ASKED and self.call is call:
+            self.kill()  # its end was decided before; the grace is no leave to use more
+            return
         if self.settle() is not call:
             return
         with self.pool.lock:

@@ -126,6 +126,15 @@ def test_memory_below_counts_also_where_it_has_left_the_session(single: Bench) -
 
 
 @needs_proc
+def test_the_grace_is_no_leave_to_use_more(single: Bench) -> None:
+    """A run that was asked to stop, and has its grace, is killed where it exceeds a limit; its outcome stands."""
+    limits = Limits(memory=60 * MIB)
+    record = ended(single, hungry.eat_when_asked, 200 * MIB, timeout=0.5, grace=90.0, limits=limits)
+    assert record.outcome is Outcome.TIMED_OUT, record
+    assert record.limit is None
+
+
+@needs_proc
 def test_what_forks_share_counts_once(single: Bench) -> None:
     """Four forks of a process of 60 MiB have not 300 MiB together."""
     record = ended(single, hungry.share_with_forks, 60 * MIB, 4, limits=Limits(memory=150 * MIB))
