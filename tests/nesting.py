@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from procsched.child.protocol import SOFT_SIGNAL
 from tests import support
 
 FOREVER = 3600.0
@@ -255,3 +257,36 @@ async def use_in_coroutine(path: str, then: str) -> int:
     await program.wait()
     await asyncio.to_thread(executor.shutdown)
     return sum(values)
+
+
+def end_at_once(forks: int) -> int:
+    """Fork this process so many times, and send each fork SIGTERM at once; return how many of them died by it."""
+    ended = 0
+    for _ in range(forks):
+        pid = os.fork()
+        if not pid:
+            signal.alarm(int(support.TIMEOUT))  # it ends by something else then
+            while True:
+                signal.pause()
+        os.kill(pid, signal.SIGTERM)
+        ended += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+    return ended
+
+
+def handlers_of_a_fork(own: bool) -> list[bool]:
+    """Return whether a fork of this process has default handlers for what a worker handles; with `own`, the run's."""
+    signals = (signal.SIGTERM, SOFT_SIGNAL)
+    if own:
+        for signum in signals:
+            signal.signal(signum, signal.SIG_IGN)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(writer, bytes(signal.getsignal(signum) is signal.SIG_DFL for signum in signals))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    try:
+        return [bool(each) for each in os.read(reader, 2)]
+    finally:
+        os.close(reader)
+        os.close(writer)

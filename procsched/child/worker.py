@@ -24,7 +24,7 @@ import time
 
 from procsched import _parcels, _system
 from procsched._core import wire
-from procsched.child import current, references
+from procsched.child import current, forks, references
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
 from procsched.child.protocol import (
@@ -477,7 +477,7 @@ def run_worker(
     os.close(page_fd)
     fds = [_out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
     worker = Worker(fds[0], fds[1], fds[2], fds[3], page)
-    os.register_at_fork(after_in_child=lambda: _forget(worker))
+    forks.follow(worker)
     code = 1
     try:
         frame = worker.channel.read()
@@ -513,19 +513,6 @@ def _out_of_the_way(fd: int) -> int:
         return fd
     os.close(fd)
     return moved
-
-
-def _forget(worker: Worker) -> None:
-    """In a fork of the worker: it is not the worker, and must not hold its socket open or take its tokens."""
-    current._end()
-    worker.is_fork = True
-    for fd in (worker.channel.fd, worker.token_fd):
-        try:
-            os.close(fd)
-        except OSError:
-            continue
-    worker.channel.fd = worker.token_fd = -1
-    worker.parcels.close()
 
 
 def _leave(code: int) -> None:

@@ -117,3 +117,14 @@ def test_a_task_of_a_scheduler_may_nest_as_well(tmp_path: Path) -> None:
         assert scheduler.kill(task)
         assert scheduler.wait(task, support.TIMEOUT).outcome is Outcome.KILLED
         support.assert_gone(*told_pids(path))
+
+
+def test_a_fork_that_is_ended_at_once_dies(bench: Bench) -> None:
+    """SIGTERM is not lost on the way into a fork, though our handler is there when it begins."""
+    assert bench.submit(nesting.end_at_once, 200).result(LONG) == 200
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_fork_has_no_handler_of_the_worker(bench: Bench, own: bool) -> None:
+    """Nothing in Python keeps its SIGTERM from it, but what the run has installed itself."""
+    assert bench.submit(nesting.handlers_of_a_fork, own).result(LONG) == [not own] * 2
