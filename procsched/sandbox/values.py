@@ -147,18 +147,14 @@ def check_shape(data: bytes, most_nodes: int) -> None:
         nodes = 1 + bare.count(b",") + bare.count(b"[") + bare.count(b"{")
         if nodes > most_nodes:
             raise PlainError(f"holds up to {nodes} values, and {most_nodes} at most are taken")
-    if len(data) > MOST_DIGITS and _DIGITS.search(data) and _DIGITS.search(_TEXT.sub(b"", data)):
+    if _DIGITS.search(data) and _DIGITS.search(_TEXT.sub(b"", data)):
         raise PlainError(f"holds a number of more than {MOST_DIGITS} digits")
     if data.count(b"[") + data.count(b"{") > MOST_DEPTH + 1:
-        # Each round takes the innermost pairs away: what is left is deeper than there were rounds, or does not close.
-        left = _TEXT.sub(b"", data).translate(None, _NOT_BRACKETS)
-        for _ in range(MOST_DEPTH + 1):
-            size = len(left)
-            left = left.replace(b"[]", b"").replace(b"{}", b"")
-            if len(left) == size:
-                break
-        if left:
-            raise PlainError(f"is nested deeper than {MOST_DEPTH} levels, or does not close what it opens")
+        depth = 0
+        for byte in _TEXT.sub(b"", data).translate(None, _NOT_BRACKETS):
+            depth += 1 if byte in b"[{" else -1
+            if depth > MOST_DEPTH + 1:
+                raise PlainError(f"is nested deeper than {MOST_DEPTH} levels")
 
 
 def load(data: bytes, most_nodes: int) -> Any:

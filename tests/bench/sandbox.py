@@ -35,7 +35,7 @@ def f():
 """,
     "results": "def f():\n    return [[n] for n in range(30_000)]",
 }
-ROUNDS, LATENCIES = 40, 200
+ROUNDS, LATENCIES = 40, 300
 
 
 def bare(rounds: int) -> float:
