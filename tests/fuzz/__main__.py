@@ -25,6 +25,8 @@ NAMES = (
     "tokens",
     "helper",
     "child",
+    "untrusted",
+    "plain",
 )  # atheris has to import the rest itself
 HANG = 60  # seconds that one input may take
 LONGEST = 4096  # bytes of an input
