@@ -19,6 +19,7 @@ from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.stores.base import StoreWriter
 from procsched.stores.changes import Change
+from procsched.stores.waiting import thin_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 # than this are not worth a transaction of their own for that.
 LINGER = 0.05
 
+# Records that wait while a store fails, before the oldest are dropped: some 100 MB, and only where attempts start
+# although nothing can be written (`store_required=False`).
+MOST_RECORDS = 100_000
+
 
 class DurableWriter(StoreWriter):
     """The store thread of a durable store.
@@ -43,6 +48,7 @@ class DurableWriter(StoreWriter):
         on_settled: hears that something was written; called from the store thread, with no lock held.
     Attributes:
         settled: the ticket up to which all is written. Read it from anywhere.
+        dropped: records that were given up while the store failed for long; written by the store thread.
         calls: task id -> what it runs, for tasks that are about to be put for the first time; guarded by the
             scheduler's lock.
     """
@@ -61,6 +67,8 @@ class DurableWriter(StoreWriter):
         self.calls: dict[str, StoredCall] = {}
         self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
         self._urgent = False  # somebody waits for what is queued; guarded by _lock
+        self.dropped = 0
+        self._superseded = 0  # changes that were left out of the batch; the store thread's own
         self._lingers = False  # the thread looks at the queue by itself in a moment; guarded by _lock
 
     @property
@@ -204,10 +212,38 @@ class DurableWriter(StoreWriter):
         return written
 
     def _write_some(self, batch: Any) -> int:
-        self._durable.write(batch)
+        try:
+            self._durable.write(batch)
+        except BaseException:
+            self._thin_out(batch)
+            raise
         return len(batch)
 
+    def _thin_out(self, batch: deque[Change]) -> None:
+        """Take what has queued up behind a batch that cannot be written into it, and leave out what need not be."""
+        with self._lock:
+            if self._abandoned:
+                return
+            batch.extend(self._changes)
+            self._changes.clear()
+            self._urgent = False  # with nothing queued that would be the end of the thread
+        before = len(batch)
+        kept, dropped = thin_out(batch, MOST_RECORDS)
+        batch.clear()
+        batch.extend(kept)
+        self._superseded += before - len(batch)
+        if dropped:
+            self.dropped += dropped
+            text = f"the store fails for so long that {self.dropped} records of attempts were dropped, the oldest first"
+            say(logging.ERROR, "%s", text)
+            self._tell(text)
+
     def _written(self) -> None:
+        if self._superseded:
+            with self._lock:  # they were put before the last of those that are written now
+                self._settled += self._superseded
+                self._superseded = 0
+                self._progress.notify_all()
         self._on_settled()
 
     def _prune(self) -> None:

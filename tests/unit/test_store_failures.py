@@ -22,8 +22,10 @@ from procsched import (
     ThreadPool,
 )
 from procsched.scheduler import staging
-from procsched.stores import database
+from procsched.stores import base, database, durable
 from procsched.stores.changes import Change
+from procsched.stores.waiting import thin_out
+from procsched.testing.stores import change, record_of
 from tests import postgres as pg
 from tests import stored, support
 from tests.unit.scheduling import Held
@@ -133,6 +135,56 @@ def test_who_does_not_need_the_store_goes_on(path: Path) -> None:
         assert scheduler.wait_idle(support.TIMEOUT)
         assert stored.rows(path, "SELECT status FROM tasks") == [("succeeded",), ("paused",)]
         assert len(scheduler.history(first)) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_waits_for_long_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest records are kept, those that were dropped are counted, and every task is written as it is."""
+    monkeypatch.setattr(durable, "MOST_RECORDS", 3)
+    monkeypatch.setattr(base, "LAST_RETRY", 0.1)
+    store = Breaking(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store, store_required=False)
+    with scheduler:
+        store.broken = OSError("gone")
+        tasks = []
+        for number in range(8):
+            tasks.append(scheduler.schedule(f"task {number}", stored.nothing, OneTime(0), retry=NO_RETRY))
+            assert scheduler.wait(tasks[-1], support.TIMEOUT).ok
+        late = scheduler.schedule("late", stored.nothing, OneTime(scheduler.clock.now() + 1e6))
+        for _ in range(50):
+            assert scheduler.pause(late)
+            assert scheduler.resume(late)
+        assert is_told(log, "5 records of attempts were dropped")
+        store.broken = None
+        assert is_told(log, "works again")
+        assert scheduler.wait_idle(support.TIMEOUT)
+        names = [record.name for record in scheduler.history()]
+        assert names == ["task 7", "task 6", "task 5"]
+        assert scheduler.writer is not None
+        assert scheduler.writer.backlog == 0
+        assert scheduler.pause(late)
+    assert stored.rows(path, "SELECT name, status FROM tasks ORDER BY seq") == [
+        *((f"task {number}", "succeeded") for number in range(8)),
+        ("late", "paused"),
+    ]
+
+
+def kept(*changes: Change, most: int = 10) -> tuple[list[int], int]:
+    """Return the positions of the changes that are left, and how many records were dropped."""
+    left, dropped = thin_out(changes, most)
+    return [changes.index(each) for each in left], dropped
+
+
+def test_only_the_last_state_of_a_task_waits() -> None:
+    """With every record, and what it runs; of one that is gone its end and its records."""
+    first, ended, again = change(1, new=True), change(1, record=record_of(1)), change(1)
+    assert kept(first, change(1), ended, change(1), change(2), again) == ([0, 2, 4, 5], 0)
+    assert kept(first, ended, again, Change("job-1", None)) == ([1, 3], 0)
+    assert kept(Change("job-1", None), first) == ([0, 1], 0)
+    assert kept(first, change(1, record=record_of(1, 1)), change(1, record=record_of(1, 2)), most=1) == (
+        [0, 2],
+        1,
+    )
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
