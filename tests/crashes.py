@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +23,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from procsched import Outcome
 from tests import stored, support
 
 ROOT = Path(__file__).parents[1]
 KEYED = ("rate", "delay", "flaky")
+LONGEST_DRAIN = (
+    1800  # seconds: hundreds of lives leave thousands of tasks, a fifth of which kill their worker
+)
 
 
 # --- actions ------------------------------------------------------------------------------------------------
@@ -73,7 +78,10 @@ def victim(directory: Path, seed: int, drain: bool) -> None:
         for task in scheduler.tasks():
             scheduler.resume(task)  # of one that was killed between the two
         while any(task.status.value in ("scheduled", "running", "retrying") for task in scheduler.tasks()):
-            assert scheduler.wait_idle(60)
+            ended = _ended(scheduler)
+            while not scheduler.wait_idle(60):
+                before, ended = ended, _ended(scheduler)
+                assert ended > before, f"nothing ends any more: {scheduler.stats()}"
             time.sleep(0.05)
         scheduler.shutdown()
         return
@@ -87,6 +95,11 @@ def victim(directory: Path, seed: int, drain: bool) -> None:
         if draw.random() < 0.1:
             scheduler.pause(task)
             scheduler.resume(task)
+
+
+def _ended(scheduler: Any) -> int:
+    counters = scheduler.stats().counters
+    return sum(counters[outcome.value] for outcome in Outcome)
 
 
 # --- the killer ---------------------------------------------------------------------------------------------
@@ -116,7 +129,7 @@ def run(directory: Path, kills: int, seed: int) -> list[str]:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     process = start(directory, 0, "--drain")
-    process.communicate(timeout=300)
+    process.communicate(timeout=LONGEST_DRAIN)
     if process.returncode:
         return [f"the last scheduler ended with {process.returncode}"]
     return problems_of(directory)
@@ -165,10 +178,14 @@ def main(arguments: list[str] | None = None) -> int:
         victim(options.victim, options.seed, options.drain)
         return 0
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as directory:
-        found = run(Path(directory), options.kills, options.seed)
+    directory = Path(tempfile.mkdtemp(prefix="procsched-crashes-"))
+    found = run(directory, options.kills, options.seed)
     for problem in found[:50]:
         print(problem)
+    if found:
+        print(f"what was left is in {directory}")
+    else:
+        shutil.rmtree(directory)
     print(f"{options.kills} kills, {len(found)} problems")
     return 1 if found else 0
 
