@@ -17,7 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import psutil
 
 T = TypeVar("T")
 
@@ -258,20 +261,32 @@ servers: set[int] = set()
 
 
 def children() -> list[int]:
-    """Return the pids of all descendants, zombies included, but for `servers`."""
+    """Return the pids of all descendants, zombies included, but for `servers` and what is below them."""
+    found = _descendants()
+    pids = {child.pid for child in found}
+    for child in found:
+        if child.pid in servers:
+            pids -= {child.pid, *_below(child)}
+    return list(pids)
+
+
+def _descendants() -> list[psutil.Process]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []  # no child at all, and the walk below costs milliseconds
     import psutil
 
-    found = psutil.Process().children(recursive=True)
-    pids = {child.pid for child in found}
-    for child in found:
-        if child.pid in servers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                pids -= {child.pid, *(each.pid for each in child.children(recursive=True))}
-    return list(pids)
+    return psutil.Process().children(recursive=True)
+
+
+def _below(process: psutil.Process) -> set[int]:
+    import psutil
+
+    try:
+        return {each.pid for each in process.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def _reaped() -> tuple[float, int]:
@@ -287,7 +302,7 @@ def orphans() -> list[int]:
     if not sys.platform.startswith("linux"):
         return []
     mark = f"{RUN_MARK}={os.environ[RUN_MARK]}".encode()
-    below = {os.getpid(), *children()}
+    below = {os.getpid(), *(child.pid for child in _descendants())}
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in below:

@@ -96,6 +96,7 @@ class HostProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        support.servers.add(self.process.pid)
         self.errors = b""
         assert self._answer() == "ready"
 
@@ -131,6 +132,7 @@ class HostProcess:
         """End it at once, as the kernel would for want of memory."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        support.servers.discard(self.process.pid)
 
     def close(self) -> None:
         """Let it end, with what it has started beside its pools."""
@@ -142,6 +144,7 @@ class HostProcess:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
+        support.servers.discard(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for stream in (self.process.stdout, self.process.stderr):
