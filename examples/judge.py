@@ -88,5 +88,4 @@ def main() -> None:
             print(f"{name:<5} {mark(judge, text)}")
 
 
-if __name__ == "__main__":
-    main()
+main()

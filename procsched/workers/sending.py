@@ -296,7 +296,8 @@ class Sender(Alarm):
     def has_room_locked(self) -> bool:
         """Return whether it should be sent calls ahead: all that it has are brief, and they are soon done."""
         call = self.call
-        if call is None or call.verdict is not None or self.out or self.sealed or self.retiring:
+        # One that is dead may look busy still, while its last answers are booked.
+        if call is None or call.verdict is not None or self.out or self.sealed or self.retiring or self.dead:
             return False
         tail = self.ahead[-1] if self.ahead else call
         if tail.number - self.page[STARTED] > AHEAD_LEAST or tail.pace is None or tail.pace.seconds > BRIEF:

@@ -52,6 +52,9 @@ LISTED: dict[str, tuple[set[str], str]] = {
     "sandbox/inside.py": ({"prctl"}, "a sandbox: refused by name where the kernel cannot keep its promises"),
     "sandbox/kernel.py": ({"O_PATH"}, "likewise"),
     "sandbox/paths.py": ({"/proc/"}, "likewise"),
+    "child/limiting.py": ({"/proc/"}, "limits that need it are refused by name elsewhere"),
+    "stores/door.py": ({"/proc/"}, "only for paths too long for a socket; asks `offers('proc')` first"),
+    "stores/file_lock.py": ({"pidfd_open"}, "a standby looks once a second otherwise"),
     "cli/doctor_probes.py": (
         {"/proc/", "pidfd_open", "pidfd_send_signal", "memfd_create", "MFD_CLOEXEC", "eventfd", "EFD_CLOEXEC"},
         "tries each of them, for that is what it is for",
