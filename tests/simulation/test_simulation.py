@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHUNKS = 6
 # Another base, or more seeds, than those of this run.
 BASE = int(os.environ.get("PROCSCHED_SIMULATION_BASE", "0")) or int.from_bytes(os.urandom(5), "little")
-SEEDS = int(os.environ.get("PROCSCHED_SIMULATION_SEEDS", "2000"))
+SEEDS = int(os.environ.get("PROCSCHED_SIMULATION_SEEDS", "240"))
 BROKEN = 3  # breaks that are tried in one run of the suite; the command line tries all
 WITHIN = 3000  # seeds in which each is to be caught
 
