@@ -318,9 +318,19 @@ class Core:
         call.queued = True
         self.queues[call.options.priority].appendleft(call)
         call.state = WAITING
+        if call.options.priority < self.ahead:  # other workers may have calls that go behind it
+            self.pool.loop.call_soon(self._let_pass)
         if call.began:  # on its way to a worker, when a signal handler raised
             self.attempts -= 1
             call.began = 0.0
+
+    def _let_pass(self) -> None:
+        """Have back what was sent ahead, for a more urgent call that waits again. On the I/O thread."""
+        with self.lock:
+            if self.ahead > Priority.HIGH:
+                self.pool.recall_locked()
+                self.ahead = Priority.HIGH
+                self.pool.pump_locked()
 
     def holds(self, call: Any) -> bool:
         """Return whether a call waits here or is over. With the pool's lock held."""

@@ -182,8 +182,11 @@ class ReadyOrder:
 
     def push(self, priority: int, due_at: float, sequence: int, entry: Queued) -> None:
         """Add an entry. `due_at` is wall time, so that entries of both lines compare."""
-        heappush(self._heap.items, (priority, due_at, sequence, entry.generation, entry))
-        if priority < self._lent_rank:
+        self._push((priority, due_at, sequence, entry.generation, entry))
+
+    def _push(self, item: Item) -> None:
+        heappush(self._heap.items, item)
+        if item[0] < self._lent_rank:
             if self._lent:
                 self.outrun = True
             else:
@@ -202,8 +205,8 @@ class ReadyOrder:
         return item[4]
 
     def give_back(self, entry: Queued) -> None:
-        """Put an entry that was lent where it was."""
-        heappush(self._heap.items, self._lent.pop(entry))
+        """Put an entry that was lent where it was. Others that go behind it may be lent still."""
+        self._push(self._lent.pop(entry))
 
     def begin(self, entry: Queued) -> None:
         """Let an entry that was lent leave, if it has not left."""

@@ -305,6 +305,8 @@ class Driver:
         """Take back a call that was given out ahead and has not begun. Called with the pool's lock held."""
         with self._lock:
             self.engine.take_back(call.entry)
+            if self.engine.ready.outrun:
+                self._wake_timer_locked()  # its next pass has back what goes behind this one
 
     def holds(self, call: Attempt) -> bool:
         """Return whether an attempt is none that the pool has. Called with the pool's lock held."""

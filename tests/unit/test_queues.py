@@ -12,8 +12,14 @@ from procsched import Priority, QueueEntry
 from procsched._core.queues import FEW, DueQueue, ReadyOrder
 
 
+class Entry(SimpleNamespace):
+    """As the registry's: each is equal to itself alone."""
+
+    __hash__ = object.__hash__
+
+
 def entry(name: str = "t") -> Any:
-    return SimpleNamespace(generation=0, handle=SimpleNamespace(task=SimpleNamespace(id=name)))
+    return Entry(generation=0, handle=SimpleNamespace(task=SimpleNamespace(id=name)))
 
 
 def test_pops_by_due_time_priority_and_arrival() -> None:
@@ -110,6 +116,20 @@ def test_ready_order() -> None:
     assert len(ready) == 3
     assert [ready.pop().handle.task.id for _ in range(3)] == ["c", "d", "a"]  # type: ignore[union-attr]
     assert ready.pop() is None
+
+
+def test_what_is_given_back_may_go_before_what_is_lent() -> None:
+    """The same as for what comes anew: whoever lends is told."""
+    ready = ReadyOrder()
+    urgent, low = entry("urgent"), entry("low")
+    ready.push(1, 5.0, 1, urgent)
+    ready.push(2, 5.0, 2, low)
+    assert (ready.lend(), ready.lend()) == (urgent, low)
+    ready.give_back(low)
+    assert not ready.outrun
+    assert ready.lend() is low
+    ready.give_back(urgent)
+    assert ready.outrun
 
 
 @given(
