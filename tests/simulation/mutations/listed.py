@@ -54,8 +54,8 @@ MUTATIONS = (
     Mutation(
         "the priority does not count",
         "_core/queues.py",
-        "(self._heap.items, (priority, due_at, sequence, entry.generation, entry))\n",
-        "(self._heap.items, (1, due_at, sequence, entry.generation, entry))\n",
+        "self._push((priority, due_at, sequence, entry.generation, entry))\n",
+        "self._push((1, due_at, sequence, entry.generation, entry))\n",
     ),
     Mutation(
         "a task that is paused keeps its place in the queue",
