@@ -88,6 +88,21 @@ class Bench(support.Scratch):
 
         return support.eventually(idle, what=f"{count} workers are idle")
 
+    def idle_pair(self) -> int:
+        """Have two idle workers; return the pid of the one that has run something.
+
+        A call at a time needs one worker only. The spare is started while that one is busy, and a short call may be
+        over before.
+        """
+        gate, told = self.gate(), self.path()
+        held = self.submit(faults.wait_at_gate, gate, told)
+        pid = told_pids(told)[0]
+        self.ready_pids(1)
+        open_gate(gate)
+        assert held.result(support.TIMEOUT) == "through"
+        self.ready_pids(2)
+        return pid
+
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
         """Keep the pool's I/O thread from hearing anything."""

@@ -83,13 +83,7 @@ def test_none_is_spared_where_all_workers_are_busy(bench: Bench) -> None:
 
 def test_a_worker_that_has_run_something_is_taken_before_the_spare(bench: Bench) -> None:
     """A call at a time goes to the same worker, also once there is a spare."""
-    gate, told = bench.gate(), bench.path()
-    held = bench.submit(faults.wait_at_gate, gate, told)
-    pid = told_pids(told)[0]
-    bench.ready_pids(1)  # the spare, which is started when the call has taken the only worker
-    open_gate(gate)
-    assert held.result(support.TIMEOUT) == "through"
-    bench.ready_pids(2)
+    pid = bench.idle_pair()
     assert [bench.submit(os.getpid).result(support.TIMEOUT) for _ in range(5)] == [pid] * 5
 
 

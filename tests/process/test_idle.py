@@ -50,7 +50,7 @@ def test_an_idle_pool_never_wakes(tmp_path: Path) -> None:
         last = bench.submit(faults.add, 1, 1)
         last.add_done_callback(done.append)
         support.eventually(lambda: done)
-        bench.ready_pids(2)
+        bench.idle_pair()
         ours = threads_of_ours(before)
         assert len(ours) == 2, ours  # one for input and output, one for callbacks
 

@@ -209,7 +209,7 @@ def test_a_result_for_which_no_descriptor_is_left(shared: Bench) -> None:
     """It is said to whoever asks for the result; the worker and the pool are unharmed."""
     told, gate = shared.path(), shared.gate()
     assert shared.submit(large.size_of, b"x" * MEGABYTE).result(support.TIMEOUT) == MEGABYTE
-    shared.ready_pids(2)
+    shared.idle_pair()
     future = shared.submit(large.told_zeros, told, gate)
     support.wait_for_file(told)
     shared.ready_pids(1)
