@@ -133,7 +133,10 @@ class WorkerPool(Protocol):
         """Ask the source for calls while workers are free. Any thread, no lock held; never blocks."""
 
     def kill(self, call: Call, reason: str) -> bool:
-        """End a call that is running, its grace first; its ending (KILLED) follows. False if it is over."""
+        """End a call that is running, its grace first; its ending (KILLED) follows. False if it is over.
+
+        The error of that ending begins with `reason`. Of several who ask, the first gets True.
+        """
 
     def poke(self) -> None:
         """Look at the deadlines again: an injected clock was moved."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
         entry: Entry
         over: bool  # its ending has arrived
-        reason: str  # why it was asked to end: "", or one of `KILL`, `CANCEL`, `SHUTDOWN`
 
     class Waiter(Protocol):
         """Somebody who waits for the end of a run. The engine only holds it and gives it back."""
@@ -30,9 +29,11 @@ all that is decided by it."""
 NOWHERE, STEADY, WALL, READY, LENT = range(5)
 """Where an entry is queued: nowhere, in one of the heaps of due times, in the ready order, or lent by that."""
 
-KILL: Final = "kill"
-CANCEL: Final = "cancel"
-SHUTDOWN: Final = "shutdown"
+BY_REQUEST: Final = "killed by request"
+BY_CANCEL: Final = "killed: the task was cancelled"
+BY_SHUTDOWN: Final = "killed by the shutdown of the scheduler"
+"""With which words a pool is asked to end an attempt. Several may ask at once; the pool knows which came first, and
+the error of the record begins with the words of that one."""
 
 GOOD, AGAIN, ENDED, BAD, UNLOADABLE = range(5)
 """What the end of an attempt means: success, a retry, ended by request, attempts exhausted, no code to run."""
@@ -47,26 +48,18 @@ class Ended:
         at: when it ended, on the steady line.
         retry_at: when the next attempt is due, on the steady line; None unless the verdict is `AGAIN`.
         goes_on: whether the schedule goes on although the verdict is `BAD`.
-        call: the attempt.
     """
 
-    __slots__ = ("at", "call", "goes_on", "record", "retry_at", "verdict")
+    __slots__ = ("at", "goes_on", "record", "retry_at", "verdict")
 
     def __init__(
-        self,
-        record: ExecutionRecord,
-        verdict: int,
-        at: float,
-        retry_at: float | None,
-        goes_on: bool,
-        call: LiveAttempt,
+        self, record: ExecutionRecord, verdict: int, at: float, retry_at: float | None, goes_on: bool
     ) -> None:
         self.record = record
         self.verdict = verdict
         self.at = at
         self.retry_at = retry_at
         self.goes_on = goes_on
-        self.call = call
 
     @property
     def asks_schedule(self) -> bool:

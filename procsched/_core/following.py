@@ -13,6 +13,7 @@ from procsched._core.entries import (
     AFTER_RUN,
     AGAIN,
     BAD,
+    BY_SHUTDOWN,
     CANCELLED,
     CLOCK_SET,
     ENDED,
@@ -24,7 +25,6 @@ from procsched._core.entries import (
     REVIVE,
     RUNNING,
     SCHEDULED,
-    SHUTDOWN,
     UNLOADABLE,
     WALL,
     Ended,
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from procsched._core.timeline import Timeline
 
 NOTHING = planning.Plan(None)
+
+
+def ended_by_shutdown(record: ExecutionRecord) -> bool:
+    """Whether it was the shutdown that ended an attempt, and nobody who asked for that: such a one is tried again."""
+    return record.outcome is Outcome.KILLED and (record.error or "").startswith(BY_SHUTDOWN)
 
 
 class Following(Registry):
@@ -88,9 +93,9 @@ class Following(Registry):
             return False
         call.over = True
         if unloadable:
-            ended = Ended(record, UNLOADABLE, line, None, False, call)
+            ended = Ended(record, UNLOADABLE, line, None, False)
         else:
-            ended = self._judge(entry, call, record, line)
+            ended = self._judge(entry, record, line)
         if unloadable or entry.handle.unloadable is not None:
             self._note_loading(entry, record.error if unloadable else None, wall)
         if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
@@ -110,19 +115,19 @@ class Following(Registry):
         elif reason is None:
             self.tell(entry, wall, None, "store", "its code can be loaded again")
 
-    def _judge(self, entry: Entry, call: LiveAttempt, record: ExecutionRecord, line: float) -> Ended:
+    def _judge(self, entry: Entry, record: ExecutionRecord, line: float) -> Ended:
         if record.ok:
-            return Ended(record, GOOD, line, None, False, call)
+            return Ended(record, GOOD, line, None, False)
         outcome = record.outcome
         task = entry.handle.task
-        by_shutdown = outcome is Outcome.KILLED and call.reason == SHUTDOWN
+        by_shutdown = ended_by_shutdown(record)
         draw = self.draw() if task.retry.jitter else 0.5
         seconds = decide_retry(task.retry, outcome, entry.attempt, draw, by_shutdown=by_shutdown)
         if seconds is not None:
-            return Ended(record, AGAIN, line, line + seconds, False, call)
+            return Ended(record, AGAIN, line, line + seconds, False)
         if outcome is Outcome.KILLED and not by_shutdown:
-            return Ended(record, ENDED, line, None, False, call)
-        return Ended(record, BAD, line, None, by_shutdown or task.on_exhausted == "continue", call)
+            return Ended(record, ENDED, line, None, False)
+        return Ended(record, BAD, line, None, by_shutdown or task.on_exhausted == "continue")
 
     def _question_after(self, why: int, entry: Entry, ended: Ended, wall: float, line: float) -> Question:
         """Ask what follows a run that is over, with all times on the schedule's line."""
@@ -147,8 +152,7 @@ class Following(Registry):
         self.counters[record.outcome] += 1  # an outcome is the text that names its counter
         handle._history = (*handle._history, record)[-self.history_limit :]
         if self.closing:
-            killed = record.outcome is Outcome.KILLED and ended.call.reason == SHUTDOWN
-            self.ended_in_closing.append((handle.task.id, killed))
+            self.ended_in_closing.append((handle.task.id, ended_by_shutdown(record)))
         if entry.status is PAUSED:
             entry.ended = ended
             self.move(entry, TaskChange.RECORD, wall, record)

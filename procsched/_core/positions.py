@@ -161,16 +161,15 @@ class Underway:
 class LostAttempt:
     """An attempt whose scheduler is gone: what the engine sees in the place of its call."""
 
-    __slots__ = ("entry", "over", "reason", "started_at")
+    __slots__ = ("entry", "over", "started_at")
 
     def __init__(self, entry: Entry, started_at: float | None) -> None:
         self.entry = entry
         self.over = False
-        self.reason = ""
         self.started_at = started_at
 
 
-def ended_of(underway: Underway, entry: Entry, record: ExecutionRecord, offset: float) -> Ended | None:
+def ended_of(underway: Underway, record: ExecutionRecord, offset: float) -> Ended | None:
     """Return the attempt whose follow-up waits, or None where none does."""
     found = AFTER[underway.after]
     if found is None:
@@ -178,6 +177,4 @@ def ended_of(underway: Underway, entry: Entry, record: ExecutionRecord, offset: 
     assert underway.ended_at is not None
     verdict, goes_on = found
     retry_at = None if underway.retry_at is None else underway.retry_at - offset
-    call = LostAttempt(entry, None)
-    call.over = True
-    return Ended(record, verdict, underway.ended_at - offset, retry_at, goes_on, call)
+    return Ended(record, verdict, underway.ended_at - offset, retry_at, goes_on)

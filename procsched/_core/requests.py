@@ -30,23 +30,10 @@ class Requests(Following):
             self.retire(entry)
         return True
 
-    def killable(self, entry: Entry, reason: str) -> tuple[LiveAttempt, bool] | None:
-        """Return the live attempt, marked with why it is ended, or None where there is nothing to end.
-
-        With it: whether this is the first to ask. Only that one may `spare` it again.
-        """
+    def killable(self, entry: Entry) -> LiveAttempt | None:
+        """Return the live attempt, or None where there is nothing to end."""
         call = entry.live
-        if call is None or call.over:
-            return None
-        first = not call.reason
-        if first:  # whoever asked first has ended it; see `spare` for who asked in vain
-            call.reason = reason
-        return call, first
-
-    def spare(self, call: LiveAttempt) -> None:
-        """The pool could not end the attempt for who asked first: it goes on as if nobody had asked."""
-        if not call.over:
-            call.reason = ""
+        return None if call is None or call.over else call
 
     def pause(self, entry: Entry, wall: float, line: float) -> bool:
         """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""

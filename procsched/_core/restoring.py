@@ -96,7 +96,7 @@ class Restoring(Requests):
         if underway is not None:
             last = entry.handle.last_run()
             if last is not None:
-                entry.ended = ended_of(underway, entry, last, offset)
+                entry.ended = ended_of(underway, last, offset)
         self.entries[task.id] = entry
         if task.key is not None and entry.status is not CANCELLED:
             self.keys[task.key] = entry  # of several the last one: it has replaced the others
@@ -129,7 +129,7 @@ class Restoring(Requests):
         )
         call.over = True
         entry.ended = None
-        ended = self._judge(entry, call, record, record.finished_at - self.timeline.offset)
+        ended = self._judge(entry, record, record.finished_at - self.timeline.offset)
         if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
             self._conclude(entry, ended, NOTHING, None, wall, line)
         else:

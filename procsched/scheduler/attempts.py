@@ -32,10 +32,10 @@ class Attempt(Call):
     Attributes:
         started_at: UNIX seconds, as in the record.
         started_mono: the same moment by the steady clock.
-        over, reason: the engine's, see `LiveAttempt`.
+        over: the engine's, see `LiveAttempt`.
     """
 
-    __slots__ = ("entry", "over", "owner", "reason", "started_at", "started_mono")
+    __slots__ = ("entry", "over", "owner", "started_at", "started_mono")
 
     def __init__(
         self, owner: Owner, entry: Entry, numbers: tuple[int, int], started_at: float, started_mono: float
@@ -61,7 +61,6 @@ class Attempt(Call):
         self.started_at = started_at
         self.started_mono = started_mono
         self.over = False
-        self.reason = ""
 
     def begun(self, ago: float) -> None:
         """Hear that the attempt, which was sent ahead, began so many seconds ago."""

@@ -16,7 +16,7 @@ import sys
 import threading
 from types import FrameType
 
-from procsched._core.entries import SHUTDOWN
+from procsched._core.entries import BY_SHUTDOWN
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, ShutdownReport
 from procsched._logs import log, say
@@ -219,17 +219,17 @@ class ClosingDriver(WaitingDriver):
         with self._lock:
             self._give_back_locked(closing)
             self._hand_over_locked()
-            found = [self.engine.killable(entry, SHUTDOWN) for entry in self.engine.running.values()]
-            live: list[Attempt] = [each[0] for each in found if each is not None]  # type: ignore[misc]
+            found = map(self.engine.killable, self.engine.running.values())
+            live: list[Attempt] = [call for call in found if call is not None]  # type: ignore[misc]
         if not live:
             return False
         for call in live:
-            self.pool.kill(call, "killed by the shutdown of the scheduler")
+            self.pool.kill(call, BY_SHUTDOWN)
         if getattr(self.pool, "can_kill", True):
             self._wait_until_ended(live, max(call.grace for call in live) + UNKILLABLE)
         forced = [call for call in live if not call.over]
         for call in forced:
-            text = "killed by the shutdown of the scheduler: it could not be ended, and may still go on"
+            text = f"{BY_SHUTDOWN}: it could not be ended, and may still go on"
             self.attempt_ended(call, Ending(Outcome.KILLED, text))
         return bool(forced)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
-from procsched._core.entries import CANCEL, KILL
+from procsched._core.entries import BY_CANCEL, BY_REQUEST
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, Stats, TaskStatus
 from procsched.errors import (
@@ -42,16 +42,16 @@ class Control(RestartingDriver):
         self._require_open()
         check_flag("kill", kill)
 
-        def act(entry: Entry) -> tuple[bool, tuple[LiveAttempt, bool] | None]:
+        def act(entry: Entry) -> tuple[bool, LiveAttempt | None]:
             changed = self.engine.cancel(entry, self.clock.now())
-            found = self.engine.killable(entry, CANCEL) if kill else None
+            found = self.engine.killable(entry) if kill else None
             self._hand_over_locked()
             return changed, found
 
-        changed, found = self.recalled(lambda: self._open_entry_locked(task), act)
+        changed, call = self.recalled(lambda: self._open_entry_locked(task), act)
         if changed:
             self._require_stored("the task is cancelled")
-        return self._end_call(found, "killed: the task was cancelled") or changed
+        return (call is not None and self.pool.kill(call, BY_CANCEL)) or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
         """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
@@ -59,20 +59,8 @@ class Control(RestartingDriver):
         self.refuse_handler()
         with self._lock:
             self._require_open()
-            found = self.engine.killable(self._entry_locked(task), KILL)
-        return self._end_call(found, "killed by request")
-
-    def _end_call(self, found: tuple[LiveAttempt, bool] | None, reason: str) -> bool:
-        """Have the pool end a live attempt, if there is one. Return whether it does."""
-        if found is None:
-            return False
-        call, first = found
-        if self.pool.kill(call, reason):
-            return True
-        if first:  # else it is being ended for who asked before, and that must stay known
-            with self._lock:
-                self.engine.spare(call)
-        return False
+            call = self.engine.killable(self._entry_locked(task))
+        return call is not None and self.pool.kill(call, BY_REQUEST)
 
     def pause(self, task: ScheduledTask | str) -> bool:
         """Start no further run of a task until `resume`; a live run goes on. False if terminal or paused."""

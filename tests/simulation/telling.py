@@ -16,7 +16,7 @@ from procsched import (
     TaskEvent,
     TaskStatus,
 )
-from procsched._core.entries import READY
+from procsched._core.entries import BY_SHUTDOWN, READY
 from procsched.schedules.once import After
 from tests.simulation.judging import Judging
 from tests.simulation.ledger import NEAR, Attempted, Key
@@ -168,7 +168,7 @@ class Telling(Judging):
             self.fail(f"the record of {key} ends before it begins")
         self._judge(attempted, record)
         if self.engine.closing:
-            killed = outcome is Outcome.KILLED and attempted.call.reason == "shutdown"
+            killed = outcome is Outcome.KILLED and record.error.startswith(BY_SHUTDOWN)
             self.ended_in_closing[killed].add(name)
         if len(entry.backlog) >= entry.handle.task.max_catch_up:
             self.fail(
@@ -182,7 +182,7 @@ class Telling(Judging):
         task, status = entry.handle.task, event.status
         once = isinstance(entry.handle.schedule, (OneTime, After))
         killed = record.outcome is Outcome.KILLED
-        by_shutdown = killed and attempted.call.reason == "shutdown"
+        by_shutdown = killed and record.error.startswith(BY_SHUTDOWN)
         again = not record.ok and (not killed or by_shutdown) and record.attempt < task.retry.max_attempts
         foreign = type(entry.handle.schedule).__name__ == "Foreign"
         if again:

@@ -27,6 +27,7 @@ from procsched import (
     ShutdownReport,
     TaskStatus,
 )
+from procsched._core.entries import BY_SHUTDOWN
 from procsched.scheduler.attempts import Attempt
 from procsched.workers.base import Ending
 from tests import support
@@ -63,12 +64,14 @@ class ManualPool:
                 return
             self.calls.append(call)
 
-    def end(self, outcome: Outcome = Outcome.SUCCEEDED, call: Attempt | None = None) -> None:
+    def end(
+        self, outcome: Outcome = Outcome.SUCCEEDED, call: Attempt | None = None, error: str = "because"
+    ) -> None:
         """End a call, the oldest by default."""
         call = call or self.calls[0]
         if call in self.calls:
             self.calls.remove(call)
-        call.ended(Ending(outcome, None if outcome is Outcome.SUCCEEDED else "because"))
+        call.ended(Ending(outcome, None if outcome is Outcome.SUCCEEDED else error))
         self.pump()
 
     def kill(self, call: Attempt, reason: str) -> bool:
@@ -76,7 +79,7 @@ class ManualPool:
             return False
         self.killed.append((call.task_id, reason))
         if self.ends_when_killed:
-            self.end(Outcome.KILLED, call)
+            self.end(Outcome.KILLED, call, reason)
         return True
 
     def poke(self) -> None:
@@ -155,15 +158,17 @@ def test_kill_that_loses_the_race_changes_nothing() -> None:
         assert task.status is S.RETRYING
 
 
-def test_kill_by_request_stays_one_when_a_shutdown_comes() -> None:
-    """A run that was being killed by request is not retried because a shutdown came in between."""
+@pytest.mark.parametrize(("error", "status"), [("killed by request", S.CANCELLED), (BY_SHUTDOWN, S.RETRYING)])
+def test_of_a_kill_and_a_shutdown_the_pool_knows_which_was_first(error: str, status: TaskStatus) -> None:
+    """Whoever asked first by the scheduler's lock may come second to the pool: the record says what it was."""
     with manual() as (scheduler, _, pool):
         task = scheduler.schedule("t", _nothing, OneTime(START), retry=RetryPolicy(5))
+        call = pool.calls[0]
         pool.ends_when_killed = False
         assert scheduler.kill(task)
-        pool.ends_when_killed = True
-        assert scheduler.shutdown(timeout=0).killed == ()
-        assert task.status is S.CANCELLED
+        pool.end(Outcome.KILLED, call, error)
+        assert [record.error for record in task.history] == [error]
+        assert task.status is status
 
 
 def test_kill_in_vain_is_forgotten() -> None:
