@@ -75,6 +75,22 @@ def open_descriptors() -> int:
         return descriptor_limit() if error.errno in (errno.EMFILE, errno.ENFILE) else 0
 
 
+def cpus() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resident_bytes(pid: int | None) -> int | None:
+    """Return the resident memory of a process, or None where it is gone or nobody can say."""
+    if pid is None:
+        return None
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, IndexError):
+        return None
+
+
 def remedy(error: BaseException) -> str:
     """Return what to do about an error of the system that says that something has run out; empty for any other."""
     number = error.errno if isinstance(error, OSError) else None

@@ -277,7 +277,7 @@ def test_answers_out_of_turn_count_once(bench: Bench) -> None:
 
 
 STEPS = [
-    ("procsched.workers.pool.ProcessPool", "on_answers"),
+    ("procsched.workers.booking.Booker", "on_answers"),
     ("procsched.workers.fleet.Fleet", "on_gone"),
     ("procsched.workers.fleet.Fleet", "on_spawned"),
     ("procsched.workers.fleet.Fleet", "ensure"),

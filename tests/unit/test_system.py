@@ -41,7 +41,6 @@ LISTED: dict[str, tuple[set[str], str]] = {
         {"/proc/", "pidfd_send_signal"},
         "only with a descriptor that there is; asks `offers('proc')` first",
     ),
-    "workers/pool.py": ({"/proc/", "sched_getaffinity"}, "the number of CPUs otherwise; no memory figures"),
     "workers/fleet.py": ({"/proc/"}, "the umask; the workers keep the helper's otherwise"),
     "child/guard.py": ({"pidfd_open"}, "asks first"),
     "child/surroundings.py": (

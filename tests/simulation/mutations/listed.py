@@ -72,7 +72,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an answer that comes behind the deadline is taken, and the kill goes on",
-        "workers/pool.py",
+        "workers/booking.py",
         "            if worker.state is not WorkerState.BUSY:\n                return None\n            # It came back",
         "            # It came back",
     ),
@@ -142,7 +142,7 @@ MUTATIONS = (
     # What the simulation has found: each of these was so once.
     Mutation(
         "an answer that ends its worker is not known to have begun",
-        "workers/pool.py",
+        "workers/booking.py",
         "                    worker.note_begun_locked(call, now - began)"
         "  # it may have come with the answer before it\n",
         "",
