@@ -5,7 +5,7 @@
     add_done_callback() <-- callback thread
 
 One lock guards queues and pool together, the pool's: see there for what is done while it is held, and what becomes of a
-signal handler that interrupts its holder.
+signal handler that interrupts its holder. Which call is next is in `queueing.py`.
 
 The pool's thread refers to the `Core`, and nothing here to the executor, so that one which nobody refers to any more
 can be collected: its core then finishes the calls and ends.
@@ -21,14 +21,15 @@ import threading
 import time
 
 from procsched import exits
-from procsched._core.models import Outcome, Priority, Stats
+from procsched._core.models import Outcome, Stats
 from procsched._core.retrying import decide_retry
 from procsched._interrupts import Latch, apart, owner_check
 from procsched._jitter import draw
 from procsched.callbacks import Callbacks
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
-from procsched.workers.base import AHEAD_BYTES, Call, pace_of
+from procsched.queueing import HANDED, OVER, WAITING, Item, Queueing
+from procsched.workers.base import pace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,85 +38,24 @@ if TYPE_CHECKING:
 
     from procsched._parts import Inspection
     from procsched.call_options import Options
-    from procsched.workers.base import Ending, Pace
+    from procsched.workers.base import Ending
     from procsched.workers.pool import ProcessPool
 
 KILL_WAIT = 30.0  # seconds for the graces of what is killed and for its end, before the pool is shut down all the same
 PROBLEMS = 20  # texts that stats() shows
-_COUNTERS = (
-    *(outcome.value for outcome in Outcome if outcome is not Outcome.SUCCEEDED),
-    "retried",
-    "cancelled",
-    "returned",
-)
 _SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
-# Where a call stands, as the core sees it. No enum: to look up a member takes a tenth of a microsecond.
-WAITING = 0  # in a queue, or between two attempts
-HANDED = 1  # taken by the pool, maybe ahead of its start
-OVER = 2  # its last attempt has ended, or it was withdrawn
 AFTER_SHUTDOWN = (  # it begins with the words of the standard library
     "cannot schedule new futures after shutdown: make a new executor, or submit before this one is shut down"
 )
 
 
-class _Item(Call):
-    """One submitted call, through all its attempts. State, `cancelled` and `queued` are guarded by the core's lock."""
-
-    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "state")
-
-    def __init__(
-        self, core: Core, future: ProcessFuture[Any], payload: bytes, options: Options, pace: Pace | None
-    ) -> None:
-        # Not by way of `Call.__init__`: keyword arguments cost as much again as all the rest.
-        self.payload = payload
-        self.timeout = options.timeout
-        self.soft_timeout = options.soft_timeout
-        self.grace = options.grace
-        self.limits = options.limits
-        self.capture_output = options.capture_output
-        self.task_id = ""
-        self.name = options.name
-        self.attempt = self.run = 1
-        self.pace = pace
-        self.worker = self.verdict = None
-        self.handed = self.number = 0
-        self.told = False
-        self.core = core
-        self.future = future
-        self.options = options
-        self.state = WAITING
-        self.cancelled = False
-        self.queued = False
-        self.began = 0.0
-
-    def begun(self, ago: float) -> None:
-        if not self.began:  # told twice, it is the same attempt
-            self.core.attempts += 1
-        self.began = time.monotonic() - ago
-        if self.attempt == 1 and not self.cancelled:
-            self.future._note_start()
-
-    def ended(self, ending: Ending) -> None:
-        self.core.on_ended(self, ending)
-
-    def progressed(self, done: float, total: float | None, note: str) -> None:
-        self.future._progress = (done, total, note)
-
-
-class Core:
+class Core(Queueing):
     """The queues and the pool behind an executor. See the drawing above."""
 
     def __init__(self, pool: ProcessPool) -> None:
-        self.pool = pool
-        self.holds_lock = pool.holds_lock
-        self.lock = pool.lock  # guards everything below that says so
-        self.queues: tuple[collections.deque[_Item], ...] = tuple(collections.deque() for _ in Priority)
-        self.resting: set[_Item] = set()  # those between two attempts; guarded by lock
-        self.ahead = Priority.HIGH  # nothing less urgent is sent ahead now; guarded by lock
+        super().__init__(pool)
         self.killing = False  # no further attempt is made; guarded by lock
         self.hurried = False  # somebody who waited for the end of its workers would not wait any longer
-        self.withdrawn = 0  # items in the queues that are not to be run; guarded by lock
-        self.open: set[_Item] = set()  # calls that have not ended for good; single operations, atomic
         # Held while the pool is started, so that it is started once. Reentrant only so that a finalizer which runs in
         # the midst of that can tell; no code of ours enters twice.
         self.start_lock = threading.RLock()
@@ -130,10 +70,8 @@ class Core:
         self.problems: collections.deque[str] = collections.deque(
             maxlen=PROBLEMS
         )  # single operations, atomic
-        self.attempts = 0  # that have begun; guarded by lock
         # Those that succeeded: they are told of without the lock, by one thread or another, and this is one step.
         self.succeeded = itertools.count()
-        self.counters = dict.fromkeys(_COUNTERS, 0)  # guarded by lock
         exits.note(self)
 
     # -- submitting ----------------------------------------------------------------------------------------
@@ -161,7 +99,7 @@ class Core:
             return future
         # None of which anything is kept, or watched, while it runs is sent ahead.
         alone = options.capture_output or options.limits is not None or self.pool.options.capture_output
-        item = _Item(self, future, payload, options, None if alone else pace_of(fn))
+        item = Item(self, future, payload, options, None if alone else pace_of(fn))
         future._item = item
         if self.holds_lock():
             self._submit_later(item)
@@ -181,14 +119,14 @@ class Core:
                 raise
         return future
 
-    def _submit_later(self, item: _Item) -> None:
+    def _submit_later(self, item: Item) -> None:
         """Queue a call of a signal handler that interrupted a holder of the lock, once that has let it go."""
         if self.refused:
             raise SchedulerStateError(self.refused)
         self.open.add(item)
         self.pool.loop.call_soon(functools.partial(self.enter, item))
 
-    def enter(self, item: _Item) -> None:
+    def enter(self, item: Item) -> None:
         """Queue a call that could not be queued when it was submitted. On the I/O thread."""
         with self.lock:
             if item.state is not WAITING:
@@ -202,7 +140,7 @@ class Core:
         if late:
             self._tell_withdrawn(item)
 
-    def _drop_locked(self, item: _Item) -> None:
+    def _drop_locked(self, item: Item) -> None:
         """A signal handler has raised in `submit`: nobody will have the future. What a worker has already, it runs."""
         if item.state is WAITING:
             item.state = OVER
@@ -274,80 +212,7 @@ class Core:
                 "make a new one after the fork"
             )
 
-    def enqueue(self, item: _Item) -> None:
-        """Queue an attempt again."""
-        with self.lock:
-            self.resting.discard(item)
-            if item.state is not WAITING:
-                return  # cancelled meanwhile
-            self._queue_locked(item)
-            self.pool.pump_locked()
-
-    def _queue_locked(self, item: _Item) -> None:
-        item.queued = True
-        priority = item.options.priority
-        self.queues[priority].append(item)
-        if priority < self.ahead:  # it goes before what was sent ahead
-            self.pool.recall_locked()
-            self.ahead = Priority.HIGH
-
     # -- what the pool asks and says -----------------------------------------------------------------------
-
-    def next_call(self, *, ahead: bool = False) -> Call | None:
-        """Return the call that should start now. With the pool's lock held."""
-        for waiting in self.queues:
-            while waiting:
-                item = waiting[0]
-                if item.state is not WAITING:
-                    self.withdrawn -= 1
-                    waiting.popleft().queued = False
-                    continue
-                if not ahead:
-                    item.begun(0.0)
-                elif len(item.payload) > AHEAD_BYTES or item.pace is None:
-                    return None
-                elif item.options.priority > self.ahead:
-                    self.ahead = item.options.priority
-                item.state = HANDED
-                waiting.popleft().queued = False
-                return item
-        return None
-
-    def take_back(self, call: Any) -> None:
-        """Queue a call that was sent ahead and has not begun, where it was. With the pool's lock held."""
-        call.queued = True
-        self.queues[call.options.priority].appendleft(call)
-        call.state = WAITING
-        if call.options.priority < self.ahead:  # other workers may have calls that go behind it
-            self.pool.loop.call_soon(self._let_pass)
-        if call.began:  # on its way to a worker, when a signal handler raised
-            self.attempts -= 1
-            call.began = 0.0
-
-    def _let_pass(self) -> None:
-        """Have back what was sent ahead, for a more urgent call that waits again. On the I/O thread."""
-        with self.lock:
-            if self.ahead > Priority.HIGH:
-                self.pool.recall_locked()
-                self.ahead = Priority.HIGH
-                self.pool.pump_locked()
-
-    def holds(self, call: Any) -> bool:
-        """Return whether a call waits here or is over. With the pool's lock held."""
-        return call.state is not HANDED
-
-    def mend(self) -> None:
-        """Put the queues in order after a signal handler has raised in a section of ours. With the pool's lock held."""
-        for item in tuple(self.open):
-            # `next_call` and `take_back` leave only those they were about to move in this state, at the front or not
-            # in the queue at all.
-            if item.state is HANDED and item.queued:
-                waiting = self.queues[item.options.priority]
-                if not waiting or waiting[0] is not item:
-                    waiting.appendleft(item)
-                item.state = WAITING
-        self.withdrawn = sum(item.state is OVER for waiting in self.queues for item in waiting)
-        self.pool.loop.call_soon(self.tell_cancelled)
 
     def pool_problem(self, text: str) -> None:
         """Remember a problem. The pool logs it itself, and those who wait hear of it by their futures."""
@@ -355,14 +220,14 @@ class Core:
 
     def spin(self, future: ProcessFuture[Any], most: float) -> None:
         """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
-        item: _Item | None = future._item
+        item: Item | None = future._item
         if not self.pool.spin or item is None:
             return
         worker = item.worker
         if worker is not None and worker.call is item and not worker.ahead:
             worker.spin(item, min(most, self.pool.spin))
 
-    def on_ended(self, item: _Item, ending: Ending) -> None:
+    def on_ended(self, item: Item, ending: Ending) -> None:
         """An attempt has ended: settle its future, or try again. Told twice, it is the same as told once."""
         future = item.future
         if item.state is OVER and future.done():
@@ -390,7 +255,7 @@ class Core:
         finally:  # whatever somebody who waits makes of it
             self.close_call(item)
 
-    def _again_locked(self, item: _Item, ending: Ending) -> float | None:
+    def _again_locked(self, item: Item, ending: Ending) -> float | None:
         """Return the seconds until the next attempt, which is prepared here; None when there is to be none."""
         if item.cancelled or self.killing:
             return None
@@ -406,7 +271,7 @@ class Core:
         self.resting.add(item)
         return wait
 
-    def close_call(self, item: _Item) -> None:
+    def close_call(self, item: Item) -> None:
         """A call has ended for good."""
         item.state = OVER
         item.payload = b""  # a large one holds memory and a descriptor, whoever still has the item
@@ -418,7 +283,7 @@ class Core:
     def cancel(self, future: ProcessFuture[Any]) -> bool:
         """Withdraw or end a call: see `ProcessFuture.cancel`."""
         self.refuse_fork()
-        item: _Item | None = future._item
+        item: Item | None = future._item
         if item is None:
             return future.cancelled()
         if self.holds_lock():
@@ -437,7 +302,7 @@ class Core:
             raise
         return True
 
-    def _cancel_locked(self, item: _Item) -> bool:
+    def _cancel_locked(self, item: Item) -> bool:
         """Withdraw the call and return True, or have it ended where it runs."""
         # One that was sent ahead and has not begun is given back by this, and then withdrawn.
         if item.state is HANDED and self.pool.kill_locked(item, "killed: cancelled"):
@@ -447,7 +312,7 @@ class Core:
             self._withdraw_locked(item, "cancelled")
         return withdrawn
 
-    def _cancel_later(self, item: _Item) -> bool:
+    def _cancel_later(self, item: Item) -> bool:
         """Cancel for a signal handler that interrupted a holder of the lock: the future now, the call thereafter."""
         self.pool.loop.call_soon(functools.partial(self.cancel, item.future))
         return item.future._mark_cancelled()
@@ -462,33 +327,11 @@ class Core:
         if self.refused:
             self.finish_soon()
 
-    def _withdraw_locked(self, item: _Item, how: str) -> None:
-        """See to it that a call which waits is not begun; count it as "cancelled" or, by a shutdown, "returned"."""
-        self.counters[how] += item.state is WAITING
-        item.state = OVER
-        item.cancelled = True
-        item.payload = b""  # it may stay in its queue for a while
-        self.withdrawn += item.queued
-
-    def _tell_withdrawn(self, item: _Item) -> None:
+    def _tell_withdrawn(self, item: Item) -> None:
         """Tell of the end of a call that was withdrawn."""
         item.future._mark_cancelled()
         self.close_call(item)
         self.prune()
-
-    def prune(self) -> None:
-        """Forget withdrawn items once they outnumber the others."""
-        if self.withdrawn >= 64:
-            self.pool.whole(self._prune_locked)
-
-    def _prune_locked(self) -> None:
-        if self.withdrawn * 2 >= sum(map(len, self.queues)):
-            # In one step: a signal handler that raises must not find a queue without its items.
-            self.queues = tuple(
-                collections.deque(item for item in waiting if item.state is WAITING)
-                for waiting in self.queues
-            )
-            self.withdrawn = 0
 
     def stats(self) -> Stats:
         """See `ProcessExecutor.stats`."""
@@ -589,19 +432,6 @@ class Core:
         if self.started:
             self.pool.loop.call_soon(self.tell_cancelled)
             self.pool.loop.call_soon(functools.partial(self.shutdown, wait=False, cancel=cancel, kill=kill))
-
-    def _withdraw_waiting_locked(self, *, kill: bool) -> list[_Item]:
-        """Withdraw the calls that wait, and return them."""
-        self.pool.recall_locked()
-        items = [item for waiting in self.queues for item in waiting if item.state is WAITING]
-        if not kill:
-            # A call for which a worker is free, though it may be starting yet, counts as one that has started.
-            free = max(0, self.pool.size - self.pool.running)
-            items = items[free:]
-        items += [item for item in self.resting if item.state is WAITING]
-        for item in items:
-            self._withdraw_locked(item, "returned")
-        return items
 
     def after_fork(self) -> None:
         """In a fork of the process: the pool is the parent's, if there is one. Locks may be held by threads of its."""

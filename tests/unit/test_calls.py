@@ -9,8 +9,9 @@ from typing import Any
 
 from procsched import Priority
 from procsched.call_options import Options
-from procsched.calls import Core, _Item
+from procsched.calls import Core
 from procsched.future import ProcessFuture
+from procsched.queueing import Item
 from procsched.workers.base import Pace
 
 
@@ -35,7 +36,7 @@ def waiting(core: Core, priority: Priority) -> Any:
     """Return a call that waits in its queue, of a function that is known to be brief."""
     options = Options().replace(priority=priority)
     future: ProcessFuture[Any] = ProcessFuture(core, "f", None)
-    item = _Item(core, future, b"", options, Pace())
+    item = Item(core, future, b"", options, Pace())
     core._queue_locked(item)
     return item
 

@@ -110,6 +110,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.call_options": CORE | {"procsched._jitter", "procsched._system"},
     "procsched.callbacks": EDGES | {"procsched.workers"},
     "procsched.exits": {"procsched._forks", "procsched.calls"},
+    "procsched.queueing": EDGES | {"procsched.call_options", "procsched.future", "procsched.workers"},
     "procsched.calls": EDGES
     | {
         "procsched._parts",
@@ -117,6 +118,7 @@ ALLOWED: dict[str, set[str]] = {
         "procsched.callbacks",
         "procsched.exits",
         "procsched.future",
+        "procsched.queueing",
         "procsched.workers",
     },
     "procsched.progress": {"procsched.errors"},
