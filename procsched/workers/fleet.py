@@ -18,6 +18,7 @@ import sys
 import time
 
 from procsched import _system
+from procsched._core.backoff import LONG_LIFE, Backoff
 from procsched._core.models import Outcome
 from procsched.child.protocol import ANSWERED, ASK_NUMBER, RESIDENT_BEFORE, STARTED, USED_BEFORE
 from procsched.workers import verdict as verdicts
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call
     from procsched.workers.pool import ProcessPool
 
-FIRST_BACKOFF = 0.1  # seconds before the second try to start what failed to start
-LAST_BACKOFF = 5.0
-# Workers in a row that may die by themselves before they have run anything, until their successors have to wait too.
-MOST_EARLY_DEATHS = 3
-LONG_LIFE = 5.0  # seconds after which the death of an idle worker is no trouble with its start
 MODULES_KEPT = 16  # imported by spares
 # States of a worker that will be given a call, or whose failure to start is about to decide when the next is tried.
 _SPARE = (WorkerState.STARTING, WorkerState.FAILING, WorkerState.IDLE)
@@ -53,11 +49,7 @@ class Fleet(Alarm):
 
     Attributes:
         workers: all that are not gone, by number; changed with the pool's lock.
-        failures: starts in a row that brought no worker. This and the next four are read without a lock.
-        early_deaths: workers in a row that died by themselves before they had run anything.
-        failing_since: steady time of the first of either.
-        last_failure: the last of them, in words.
-        not_before: steady time before which nothing is started.
+        backoff: when the next may be started, and why not at once.
         pages: the memory shared with them.
     """
 
@@ -70,11 +62,7 @@ class Fleet(Alarm):
         self.launcher: Launcher | None = None  # other threads look at it
         self._numbers = 0
         self._sent_environ: dict[str, str] = {}
-        self._backoff = 0.0  # seconds; 0 while starts succeed
-        self.not_before = -math.inf
-        self.failures = self.early_deaths = 0
-        self.failing_since = 0.0
-        self.last_failure = ""
+        self.backoff = Backoff()
         self._vacant = 0  # workers that are gone and not replaced; guarded by the pool's lock
         self._spares = 1
         self._by_value = False  # whether the helper knows that calls are pickled by value
@@ -95,9 +83,9 @@ class Fleet(Alarm):
         Args:
             wanted: whether a call waits. Only then is a start tried again that has failed before.
         """
-        if self.early_deaths and any(worker.runs for worker in self.workers.values()):
-            self._end_of_deaths()
-        if self._closing or (self._backoff and not wanted):
+        if self.backoff.early_deaths and any(worker.runs for worker in self.workers.values()):
+            self.backoff.served()
+        if self._closing or (self.backoff.seconds and not wanted):
             return
         states = [worker.state for worker in self.workers.values()]
         missing = self._spares - sum(map(states.count, _SPARE))
@@ -106,8 +94,8 @@ class Fleet(Alarm):
         if WorkerState.DYING in states and self.pool.running >= self.pool.size:
             return  # nobody waits for a start; the helper is to report the death first, not to fork
         now = time.monotonic()
-        if now < self.not_before:
-            self.alarm = self.not_before
+        if now < self.backoff.not_before:
+            self.alarm = self.backoff.not_before
             self.loop.hurry(self.alarm)
             return
         try:
@@ -261,9 +249,7 @@ class Fleet(Alarm):
                 return
             worker.enter_locked(WorkerState.IDLE)
             worker.alarm = math.inf
-        self.failures = 0
-        if self.early_deaths < MOST_EARLY_DEATHS:  # else it is to run something first
-            self._backoff = 0.0
+        self.backoff.started()
         self.pool.pump()
 
     def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
@@ -345,37 +331,14 @@ class Fleet(Alarm):
         by_itself = worker.hung_up or worker.state not in _END_OF
         if not worker.ready or not by_itself or self._closing:
             return
-        if worker.runs or worker.call is not None or time.monotonic() - worker.born_at > LONG_LIFE:
-            self._end_of_deaths()
+        now = time.monotonic()
+        if worker.runs or worker.call is not None or now - worker.born_at > LONG_LIFE:
+            self.backoff.served()
             return
-        if not (self.early_deaths or self.failures):
-            self.failing_since = time.monotonic()
-        self.early_deaths += 1
-        if self.early_deaths >= MOST_EARLY_DEATHS:
-            self._slow_down()
-            words = verdicts.exit_words(status)[0]
-            self._say_failing(f"a worker died ({words}) before it had run anything", self.early_deaths)
-
-    def _note_lost(self, reason: str, *, served: bool) -> None:
-        """The helper was lost, having `served` somebody or not: its successor waits longer from time to time if not."""
-        if served:
-            self._end_of_deaths()
-        elif not (self.early_deaths or self.failures):
-            self.failing_since = time.monotonic()
-        self._slow_down()
-        self.early_deaths += not served
-        self._say_failing(reason, self.early_deaths)
-
-    def _end_of_deaths(self) -> None:
-        if self.early_deaths >= MOST_EARLY_DEATHS and not self.failures:
-            self._backoff = 0.0
-        self.early_deaths = 0
-
-    def _say_failing(self, text: str, times: int) -> None:
-        """Say what is wrong with the start of workers, and how long the next one waits."""
-        self.last_failure = text
-        again = f", {times} times in a row" if times > 1 else ""
-        self.pool.problem(f"{text}{again}; the next is started in {self._backoff:g} s at the earliest")
+        words = verdicts.exit_words(status)[0]
+        text = self.backoff.died_early(now, f"a worker died ({words}) before it had run anything")
+        if text:
+            self.pool.problem(text)
 
     def _hear_last(self, worker: Worker) -> None:
         """Read what a dead worker wrote: an answer that it wrote whole counts. It gets no further call."""
@@ -488,7 +451,7 @@ class Fleet(Alarm):
         if not self._closing:
             self.pool.count("helper_restarts")
             if failure is None:
-                self._note_lost(reason, served=served)
+                self.pool.problem(self.backoff.helper_lost(time.monotonic(), reason, served=served))
         for call, ending in ended:
             self.pool.end(call, ending)
         if self._closing:
@@ -521,27 +484,20 @@ class Fleet(Alarm):
 
     # -- starting fails ------------------------------------------------------------------------------------
 
-    def _slow_down(self) -> None:
-        self._backoff = min(max(FIRST_BACKOFF, self._backoff * 2), LAST_BACKOFF)
-        self.not_before = time.monotonic() + self._backoff
-
     def _start_failed(self, error: str, traceback: str | None, *, killed: bool = False) -> None:
         """A worker could not be started: an error for those who wait, if nobody else can serve them.
 
         Args:
             killed: somebody sent it SIGKILL. If it was not itself, the next one starts: only a second is an error.
         """
-        self._slow_down()
-        if not (self.failures or self.early_deaths):
-            self.failing_since = time.monotonic()
-        self.failures += 1
+        text = self.backoff.failed(time.monotonic(), error)
         self.pool.count("start_failures")
-        self._say_failing(error, self.failures)
+        self.pool.problem(text)
         serving = any(
             worker.state in RUNNING_STATES or worker.state is WorkerState.IDLE
             for worker in self.workers.values()
         )
-        if serving or (killed and self.failures == 1):
+        if serving or (killed and self.backoff.failures == 1):
             self.ensure(wanted=True)
         else:
             self.pool.refuse_waiting(error, traceback)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from procsched import _system
+from procsched._core.backoff import MOST_EARLY_DEATHS
 from procsched._core.health import decide_state
-from procsched.workers.fleet import MOST_EARLY_DEATHS
 from procsched.workers.sending import WorkerState
 
 TYPE_CHECKING = False
@@ -58,15 +58,16 @@ def _inspect_helper(launcher: Launcher, inspection: Inspection) -> None:
 
 
 def _inspect_starts(fleet: Fleet, inspection: Inspection) -> None:
-    failures, deaths = fleet.failures, fleet.early_deaths
+    backoff = fleet.backoff
+    failures, deaths = backoff.failures, backoff.early_deaths
     if deaths >= MOST_EARLY_DEATHS and any(worker.runs for worker in list(fleet.workers.values())):
         deaths = 0
     if failures or deaths >= MOST_EARLY_DEATHS:
-        wait = max(0.0, fleet.not_before - inspection.now)
+        wait = max(0.0, backoff.not_before - inspection.now)
         inspection.add(
             "worker starts",
             "failing",
-            inspection.now - fleet.failing_since,
+            inspection.now - backoff.since,
             None,
-            f"{failures or deaths} in a row, the next in {wait:.1f} s at the earliest: {fleet.last_failure}",
+            f"{failures or deaths} in a row, the next in {wait:.1f} s at the earliest: {backoff.last}",
         )

@@ -19,12 +19,12 @@ import gc, logging, os, resource, sys, threading
 
 logging.disable()
 from procsched import ProcessExecutor
-import procsched.workers.fleet as fleet
+import procsched._core.backoff as backoff
 import procsched.workers.pool as pool
 
 pool.check_descriptors = lambda size: None  # it would not come to a shortage
 
-fleet.FIRST_BACKOFF = fleet.LAST_BACKOFF = 0.001  # many tries in little time
+backoff.FIRST = backoff.LAST = 0.001  # many tries in little time
 spare = int(sys.argv[1])
 with ProcessExecutor(1) as warm:
     warm.submit(abs, 1).result()

@@ -196,7 +196,7 @@ def test_workers_that_die_before_they_have_run_anything_are_no_spin(
         with contextlib.suppress(WorkerCrashedError):  # it may be in time
             bench.submit(faults.add, 1, 1).result(support.TIMEOUT)
         fleet = bench.core.pool.fleet
-        support.eventually(lambda: fleet.early_deaths >= 3)
+        support.eventually(lambda: fleet.backoff.early_deaths >= 3)
         problem = support.eventually(lambda: bench.executor.stats().problems)[0]
         assert "a worker died (exit code 7) before it had run anything, 3 times in a row" in problem
         assert "the next is started in 0.1 s at the earliest" in problem
@@ -236,7 +236,7 @@ def test_a_helper_that_dies_again_and_again_is_started_ever_later(tmp_path: Path
         waits = [float(text.partition("started in ")[2].split()[0]) for text in problems]
         assert waits == sorted(waits)
         assert waits[-1] >= 0.2
-        assert fleet.early_deaths >= 3
+        assert fleet.backoff.early_deaths >= 3
         assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
         os.kill(helper_pid(), signal.SIGKILL)
         last = support.eventually(lambda: bench.executor.stats().problems[5:])[0]
