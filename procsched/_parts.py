@@ -52,6 +52,8 @@ class Inspection:
         since: float,
         failing: str | None = None,
         failing_since: float = 0.0,
+        *,
+        detail: str = "",
     ) -> None:
         """Note how a thread is, if it was started.
 
@@ -59,17 +61,18 @@ class Inspection:
             since: steady seconds since when it is in the same piece of work; 0.0 while it waits.
             failing: what is wrong with what it does, in words; None for nothing.
             failing_since: steady seconds since when.
+            detail: what else there is to say.
         """
         if thread is None or thread.ident is None:
             return
         if not thread.is_alive():
-            self.add(name, "gone")
+            self.add(name, "gone", detail=detail)
             return
         state, seconds = decide_state(since, self.now, self.stuck_after)
         place = None if state == "idle" else _frames.where(thread.ident, self.frames)
         if failing is not None and state != "stuck":
             state, seconds, place = "failing", self.now - failing_since, None
-        self.add(name, state, seconds, place, failing or "")
+        self.add(name, state, seconds, place, "; ".join(filter(None, (failing, detail))))
 
     def add_locks(self, locks: Iterable[tuple[str, Any]]) -> None:
         """Where a part is in trouble, note which locks another thread holds: it may wait for that."""

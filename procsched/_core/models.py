@@ -518,7 +518,9 @@ class Stats:
             Of attempts: ``started``, one per `Outcome` value, which with those that run add up to it, ``retried``,
             ``late_results`` (answers that came when the end of their attempt was decided).
             Of slots, for a scheduler: ``missed``, ``skipped``; of tasks: ``returned``, ``dead_letter_dropped``,
-            ``schedule_errors``. For an executor, of calls that did not begin: ``returned``, ``cancelled``.
+            ``schedule_errors``. Of what a store could not take, for a scheduler: ``records_dropped`` (it failed for so
+            long that their number grew too large), ``changes_lost`` (it still failed at the shutdown).
+            For an executor, of calls that did not begin: ``returned``, ``cancelled``.
             Of workers: ``spawned``, ``respawned`` (in the place of one that was gone), and of those that are gone
             ``left_workers`` (they were asked to), ``killed_workers`` (by us), ``crashed_workers`` (died by themselves,
             or could not be forked) and ``lost_workers`` (went with their helper), which with `workers` add up to

@@ -439,12 +439,15 @@ class Scheduler(Served):
         failing = self._durable.failing if self._durable is not None else None
         engine = self.engine
 
-        def withdraw(entry: Entry | None) -> None:
-            if entry is not None and entry.live is None and engine.cancel(entry, self._now()):
-                engine.forget(entry)
+        def withdraw(entry: Entry | None) -> bool:
+            if entry is None or entry.live is not None or not engine.cancel(entry, self._now()):
+                return False
+            engine.forget(entry)
             self._hand_over_locked()
+            return True
 
-        self.recalled(lambda: engine.entries.get(handle.task.id), withdraw)
+        if not self.recalled(lambda: engine.entries.get(handle.task.id), withdraw):
+            return  # it has begun, or is over: so it was stored after all
         raise StoreError(
             f"the task was not scheduled, for it could not be stored: {failing or 'the store takes long'}"
         )

@@ -304,6 +304,8 @@ class Control(RestartingDriver):
         problems = list(self._problems)
         problems += [f"listener {name} is stuck since {age:.1f} s" for name, age in self.delivery.stuck()]
         problems += [f"listener {name} lost {lost} events" for name, lost in self.delivery.lost().items()]
+        counters["records_dropped"] = getattr(self.writer, "dropped", 0)
+        counters["changes_lost"] = getattr(self.writer, "lost", 0)
         failing = None if self.writer is None else self.writer.failing
         if failing is not None and failing not in problems:
             problems.append(failing)

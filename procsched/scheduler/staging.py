@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 SHORT = 0.02  # seconds; while all runs are known to be shorter, the next ones are staged behind them
-STORE_SECONDS = 10.0  # for which a request waits until it is stored
+STORE_SECONDS = (
+    10.0  # for which a request waits until it is stored; where that is not required, for a store that works
+)
 
 
 class StagingDriver(Driver):
@@ -80,7 +82,7 @@ class StagingDriver(Driver):
         if not writer.may_start():
             return None
         for entry, ticket in self._staged.items():
-            if ticket <= writer.settled or (writer.failing is not None and not self._store_required):
+            if ticket <= writer.settled or (not self._store_required and writer.is_in_trouble()):
                 return entry
             break
         return None
@@ -109,6 +111,8 @@ class StagingDriver(Driver):
             room -= 1
         if new:
             self._hand_over_locked()
+            if not (self._staged or self._store_required) and self._real:
+                self._wake_timer_locked()  # it looks whether the store comes back
             for entry in new:
                 self._staged[entry] = writer.accepted
 
@@ -165,7 +169,12 @@ class StagingDriver(Driver):
 
     def _pass(self) -> bool:
         moved = super()._pass()
-        if self._durable is None or not self._threadless:
+        writer = self._durable
+        if writer is None:
+            return moved
+        if not self._threadless:
+            if self._staged and not self._store_required and writer.is_in_trouble():
+                self.pool.pump()
             return moved
         # Whoever moves a fake clock sees what became due run before that returns.
         while self._staged and (self._wait_stored() or not self._store_required):
@@ -213,6 +222,14 @@ class StagingDriver(Driver):
                 self.engine.write(entry)
         self._hand_over_locked()
 
+    def _seconds_to_trouble(self) -> float | None:
+        """Return after how many seconds what is staged may start although the store does not come back."""
+        writer = self._durable
+        if writer is None or self._store_required or not self._staged or not self._real:
+            return None
+        left = writer.trouble_in()
+        return left if left > 0.0 else None  # else the pool has looked
+
     # --- requests wait until they are stored -----------------------------------------------------------
 
     def _wait_stored(self) -> bool:
@@ -220,9 +237,7 @@ class StagingDriver(Driver):
         writer = self._durable
         if writer is None:
             return True
-        if writer.failing is not None and not self._store_required:
-            return True
-        return writer.wait_stored(writer.accepted, STORE_SECONDS)
+        return writer.wait_stored(writer.accepted, STORE_SECONDS, self._store_required)
 
     def _require_stored(self, what: str) -> None:
         """Wait until a request is stored.

@@ -108,4 +108,7 @@ class TimedDriver(StagingDriver):
         if deadline is not None:
             left = max(0.0, deadline - self.clock.awake())
             seconds = left if seconds is None else min(seconds, left)
+        trouble = self._seconds_to_trouble()
+        if trouble is not None:
+            seconds = trouble if seconds is None else min(seconds, trouble)
         return seconds

@@ -81,6 +81,7 @@ class StoreWriter:
         failing: what is wrong with the store now, in words; None while it works.
         failures: calls of the store that raised.
         lost: changes that were given up at the close.
+        dropped: records that were given up before that, because the store failed for long.
         thread: the one that writes, None before the first change.
         busy_since: steady time since when the store has been in one call; 0 while it is in none.
     Thread safety: call from anywhere.
@@ -110,6 +111,7 @@ class StoreWriter:
         self.failing_since = 0.0  # steady time
         self.failures = 0
         self.lost = 0  # guarded by _lock
+        self.dropped = 0  # guarded by _lock
 
     def after_fork(self) -> None:
         """In a fork of the process: a thread that is not there may have held the lock."""
@@ -188,7 +190,10 @@ class StoreWriter:
     def inspect(self, inspection: Inspection) -> None:
         """Say how the store and its thread are. Takes no lock."""
         name = f"store {type(self._store).__name__}"
-        inspection.add_thread(name, self.thread, self.busy_since, self.failing, self.failing_since)
+        given_up = f"{self.dropped} records of attempts were dropped" if self.dropped else ""
+        inspection.add_thread(
+            name, self.thread, self.busy_since, self.failing, self.failing_since, detail=given_up
+        )
 
     def _abandon(self, timeout: float) -> None:
         with self._lock:
@@ -305,6 +310,8 @@ class StoreWriter:
         if streak & (streak - 1) and text == self.failing:
             return  # told at the first, second, fourth, eighth failure of a kind
         self.failing = text
+        with self._lock:
+            self._progress.notify_all()  # who does not need the store waits no longer
         say(logging.ERROR, "%s; %d changes wait, failure %d", text, self.backlog, streak, error=error)
         self._tell(text)
 

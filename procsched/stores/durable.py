@@ -37,6 +37,12 @@ LINGER = 0.05
 # Records that wait while a store fails, before the oldest are dropped: some 100 MB, and only where attempts start
 # although nothing can be written (`store_required=False`).
 MOST_RECORDS = 100_000
+MOST_QUEUED = (
+    2 * MOST_RECORDS
+)  # changes that queue up behind one call of a store that hangs, before it is looked at
+
+# Seconds for which who does not need the store waits for it: a disk that works is faster.
+GLANCE = 0.25
 
 
 class DurableWriter(StoreWriter):
@@ -48,7 +54,6 @@ class DurableWriter(StoreWriter):
         on_settled: hears that something was written; called from the store thread, with no lock held.
     Attributes:
         settled: the ticket up to which all is written. Read it from anywhere.
-        dropped: records that were given up while the store failed for long; written by the store thread.
         calls: task id -> what it runs, for tasks that are about to be put for the first time; guarded by the
             scheduler's lock.
     """
@@ -67,8 +72,10 @@ class DurableWriter(StoreWriter):
         self.calls: dict[str, StoredCall] = {}
         self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
         self._urgent = False  # somebody waits for what is queued; guarded by _lock
-        self.dropped = 0
         self._superseded = 0  # changes that were left out of the batch; the store thread's own
+        self._left_out = 0  # changes that were left out of the queue; guarded by _lock
+        self._most_queued = MOST_QUEUED  # changes, until the queue is looked through; guarded by _lock
+        self._told_dropped = 0  # the store thread's own
         self._lingers = False  # the thread looks at the queue by itself in a moment; guarded by _lock
 
     @property
@@ -104,6 +111,8 @@ class DurableWriter(StoreWriter):
                 self.lost += 1
                 return
             self._changes.append(change)
+            if len(self._changes) >= self._most_queued:
+                self._thin_queue_locked()
             self._urgent = self._urgent or change.urgent
             if self.thread is None:
                 self._start_locked()
@@ -111,12 +120,22 @@ class DurableWriter(StoreWriter):
                 self._work.notify()  # first, as in the base
                 self._parked = False
 
-    def wait_stored(self, ticket: int, timeout: float) -> bool:
+    def is_in_trouble(self) -> bool:
+        """Return whether the store fails, or does not come back from a call. Takes no lock."""
+        return self.failing is not None or self.trouble_in() <= 0.0
+
+    def trouble_in(self) -> float:
+        """Return in how many real seconds the call that the store is in, or is about to begin, takes too long."""
+        since = self.busy_since
+        return since + GLANCE - real_seconds() if since else GLANCE
+
+    def wait_stored(self, ticket: int, timeout: float, patient: bool = True) -> bool:
         """Wait until what has this ticket is written.
 
         Args:
             ticket: see `accepted`.
             timeout: real seconds.
+            patient: wait also while the store is in trouble.
         Returns:
             False when the time was up, when it was given up, or in the store thread itself.
         """
@@ -129,9 +148,9 @@ class DurableWriter(StoreWriter):
             self._hurry_locked()
             while self._settled < ticket and not self._abandoned:
                 left = end - real_seconds()
-                if left <= 0.0:
+                if left <= 0.0 or (not patient and self.is_in_trouble()):
                     return False
-                self._progress.wait(left)
+                self._progress.wait(left if patient else min(left, self.trouble_in()))
             return self.lost == 0
 
     def flush(self, timeout: float | None) -> bool:
@@ -157,6 +176,7 @@ class DurableWriter(StoreWriter):
                     self._finished = True
                     return
                 batch, self._changes = self._changes, deque()
+                self._superseded, self._left_out = self._left_out, 0
                 self._urgent = False
             self._write_all(batch)  # type: ignore[arg-type]
             self._prune()
@@ -226,19 +246,37 @@ class DurableWriter(StoreWriter):
                 return
             batch.extend(self._changes)
             self._changes.clear()
+            self._superseded += self._left_out
+            self._left_out = 0
             self._urgent = False  # with nothing queued that would be the end of the thread
         before = len(batch)
         kept, dropped = thin_out(batch, MOST_RECORDS)
         batch.clear()
         batch.extend(kept)
         self._superseded += before - len(batch)
-        if dropped:
+        with self._lock:
             self.dropped += dropped
-            text = f"the store fails for so long that {self.dropped} records of attempts were dropped, the oldest first"
+        self._tell_of_dropped()
+
+    def _thin_queue_locked(self) -> None:
+        """Leave out what need not be written of what waits behind a call that does not end."""
+        before = len(self._changes)
+        kept, dropped = thin_out(self._changes, MOST_RECORDS)
+        self._changes = deque(kept)
+        self._left_out += before - len(kept)
+        self.dropped += dropped
+        self._most_queued = max(MOST_QUEUED, 2 * len(kept))
+
+    def _tell_of_dropped(self) -> None:
+        dropped = self.dropped
+        if dropped > self._told_dropped:
+            self._told_dropped = dropped
+            text = f"the store fails for so long that {dropped} records of attempts were dropped, the oldest first"
             say(logging.ERROR, "%s", text)
             self._tell(text)
 
     def _written(self) -> None:
+        self._tell_of_dropped()
         if self._superseded:
             with self._lock:  # they were put before the last of those that are written now
                 self._settled += self._superseded
@@ -249,10 +287,14 @@ class DurableWriter(StoreWriter):
     def _prune(self) -> None:
         """Delete old records, a few at a time, while nothing waits to be written."""
         try:
-            while not self._changes and not self._closing and self._durable.prune():
-                continue
+            more = True
+            while more and not self._changes and not self._closing:
+                self.busy_since = real_seconds()
+                more = self._durable.prune()
         except Exception as error:  # the next write says what is wrong; nothing is lost by this
             say(logging.WARNING, "old records could not be deleted: %s", error)
+        finally:
+            self.busy_since = 0.0
 
 
 def _always() -> bool:

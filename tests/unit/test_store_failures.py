@@ -44,6 +44,19 @@ class Breaking(SqlTaskStore):
         super().write(changes)
 
 
+class Hanging(SqlTaskStore):
+    """Does not come back from a write while it is told to."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        assert self.goes_on.wait(support.TIMEOUT)
+        super().write(changes)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
@@ -155,6 +168,10 @@ def test_what_waits_for_long_is_bounded(path: Path, monkeypatch: pytest.MonkeyPa
             assert scheduler.pause(late)
             assert scheduler.resume(late)
         assert is_told(log, "5 records of attempts were dropped")
+        assert scheduler.stats().counters["records_dropped"] == 5
+        (part,) = [each for each in scheduler.health().parts if each.name.startswith("store")]
+        assert part.state == "failing"
+        assert part.detail.endswith("gone; 5 records of attempts were dropped")
         store.broken = None
         assert is_told(log, "works again")
         assert scheduler.wait_idle(support.TIMEOUT)
@@ -163,9 +180,61 @@ def test_what_waits_for_long_is_bounded(path: Path, monkeypatch: pytest.MonkeyPa
         assert scheduler.writer is not None
         assert scheduler.writer.backlog == 0
         assert scheduler.pause(late)
+        (part,) = [each for each in scheduler.health().parts if each.name.startswith("store")]
+        assert (part.ok, part.detail) == (True, "5 records of attempts were dropped")
     assert stored.rows(path, "SELECT name, status FROM tasks ORDER BY seq") == [
         *((f"task {number}", "succeeded") for number in range(8)),
         ("late", "paused"),
+    ]
+
+
+def test_who_does_not_need_the_store_does_not_wait_for_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request after the store breaks hears of it at once, however long others would wait."""
+    monkeypatch.setattr(staging, "STORE_SECONDS", 1e6)
+    store = Breaking(f"sqlite:///{path}")
+    scheduler, _log = scheduler_on(store, store_required=False)
+    with scheduler:
+        late = scheduler.schedule("late", stored.nothing, OneTime(scheduler.clock.now() + 1e6))
+        store.broken = OSError("gone")
+        assert scheduler.pause(late)
+        assert not stored.rows(path, "SELECT 1 FROM tasks WHERE status = 'paused'")
+        store.broken = None
+    assert stored.rows(path, "SELECT status FROM tasks") == [("paused",)]
+
+
+def test_a_store_that_hangs_is_one_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of it that does not end holds up nobody who does not need it, and what queues up behind is bounded."""
+    monkeypatch.setattr(staging, "STORE_SECONDS", 1e6)
+    monkeypatch.setattr(durable, "GLANCE", 0.05)
+    monkeypatch.setattr(durable, "MOST_RECORDS", 3)
+    monkeypatch.setattr(durable, "MOST_QUEUED", 6)
+    store = Hanging(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store, store_required=False)
+    with scheduler:
+        store.goes_on.clear()
+        try:
+            for number in range(8):
+                task = scheduler.schedule(f"task {number}", stored.nothing, OneTime(0), retry=NO_RETRY)
+                assert scheduler.wait(task, support.TIMEOUT).ok
+            late = scheduler.schedule("late", stored.nothing, OneTime(scheduler.clock.now() + 1e6))
+            for _ in range(50):
+                assert scheduler.pause(late)
+                assert scheduler.resume(late)
+            assert scheduler.writer is not None
+            assert scheduler.writer.backlog > 100
+            assert stored.rows(path, "SELECT count(*) FROM tasks") == [(0,)]
+        finally:
+            store.goes_on.set()
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert scheduler.writer.backlog == 0
+        dropped = scheduler.stats().counters["records_dropped"]
+        assert is_told(log, f"{dropped} records of attempts were dropped")
+    names = [name for (name,) in stored.rows(path, "SELECT name FROM runs ORDER BY id")]
+    assert names == [f"task {number}" for number in range(8)][dropped:]
+    assert 0 < dropped < 8
+    assert stored.rows(path, "SELECT name, status FROM tasks ORDER BY seq") == [
+        *((f"task {number}", "succeeded") for number in range(8)),
+        ("late", "scheduled"),
     ]
 
 
