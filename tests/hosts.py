@@ -5,35 +5,22 @@ The scripts of `tests/process/test_surroundings*.py` import this module in paren
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from procsched import NO_RETRY, OneTime, ProcessExecutor, Scheduler, TaskTimeoutError, WorkerCrashedError
+from procsched.cli.quiet import only_errors_logged
 from tests import faults, support
 
 USED = "succeeded failed timed_out crashed"
 """What a full use ends with."""
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Log no runs that fail, which are warnings; errors are still shown."""
-    logger = logging.getLogger("procsched")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def use_executor(executor: ProcessExecutor | None = None) -> str:
     """Make calls that return, raise, hang and crash; then shut down. Return their outcomes."""
     executor = executor or ProcessExecutor(2)
-    with quiet(), executor:
+    with only_errors_logged(), executor:
         futures = [
             executor.submit(faults.add, 1, 2),
             executor.submit(faults.raise_it, ValueError),
@@ -52,7 +39,7 @@ def use_executor(executor: ProcessExecutor | None = None) -> str:
 def use_scheduler(scheduler: Scheduler | None = None) -> str:
     """Run tasks that return, raise, hang and crash; then shut down. Return their outcomes."""
     scheduler = scheduler or Scheduler(2)
-    with quiet(), scheduler:
+    with only_errors_logged(), scheduler:
 
         def at_once(action: Callable[..., object], *args: object, timeout: float | None = None) -> str:
             task = scheduler.schedule("t", action, OneTime(0), args=args, retry=NO_RETRY, timeout=timeout)

@@ -1,11 +1,16 @@
 """A PostgreSQL server for the tests: one for the whole run, on loopback, in a directory of its own.
 
+A run that is killed takes its server with it: the kernel sends that a SIGQUIT (prctl(2), PR_SET_PDEATHSIG). The
+directory that stays is removed by the next run, which can tell by a lock that it is nobody's.
+
 Where `initdb` and `postgres` cannot be found the tests that want it are skipped, saying so; with
 PROCSCHED_TEST_POSTGRES=required that is a failure.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -22,6 +27,8 @@ import pytest
 from tests import support
 
 PASSWORD = "s3cret-of-the-tests"
+PREFIX = "procsched-pg-"
+LOCK = "lock-of-the-tests"
 PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 MISSING = "PostgreSQL's initdb and postgres are not there: on Debian, apt-get install postgresql"
 
@@ -97,10 +104,16 @@ class Server:
         command = [str(self._programs / "postgres"), "-D", str(self._data)]
         for setting in settings:
             command += ["-c", setting]
+        user = self._user
+        if shutil.which("setpriv"):
+            # It changes the user as well, for with that the kernel forgets about the signal.
+            words = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if user else []
+            command = ["setpriv", *words, "--pdeathsig=QUIT", *command]
+            user = {}
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 command, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True, **self._user,  # type: ignore[call-overload]
+                start_new_session=True, **user,  # type: ignore[call-overload]
             )  # fmt: skip
         support.servers.add(self._process.pid)
         support.eventually(self._answers, 60.0, "the server takes connections")
@@ -139,6 +152,19 @@ class Server:
 
 
 @contextmanager
+def directory() -> Iterator[Path]:
+    """Give a directory of this process's; before, remove those of processes that were killed."""
+    for old in glob.glob(f"{tempfile.gettempdir()}/{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError), open(old, "rb") as file:  # it has gone meanwhile, or is in use
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(Path(old).parent)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, open(f"{name}/{LOCK}", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@contextmanager
 def server() -> Iterator[Server]:
     """Give a server that runs, or skip."""
     programs = binaries()
@@ -146,10 +172,8 @@ def server() -> Iterator[Server]:
         if os.environ.get("PROCSCHED_TEST_POSTGRES") == "required":
             pytest.fail(MISSING)
         pytest.skip(MISSING)
-    with tempfile.TemporaryDirectory(prefix="procsched-pg-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        one = Server(programs, directory)
+    with directory() as place:
+        one = Server(programs, place)
         one.start()
         try:
             yield one

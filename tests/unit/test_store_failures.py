@@ -188,7 +188,9 @@ def test_what_waits_for_long_is_bounded(path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_who_does_not_need_the_store_does_not_wait_for_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_need_the_store_does_not_wait_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first request after the store breaks hears of it at once, however long others would wait."""
     monkeypatch.setattr(staging, "STORE_SECONDS", 1e6)
     store = Breaking(f"sqlite:///{path}")
