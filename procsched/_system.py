@@ -363,6 +363,35 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def can_handle(pid: int, signum: int, *, sent: bool = False) -> bool:
+    """Return whether a process can handle a signal now: not stopped, not blocked, and with a handler of its own.
+
+    Where nobody can say, it is taken to be so.
+
+    Args:
+        sent: whether it was sent the signal. While its handler runs the signal is blocked too, but not pending.
+    """
+    if not offers("proc"):
+        return True
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+
+    def value(name: bytes) -> bytes:
+        start = text.find(name)
+        return text[start + len(name) : text.find(b"\n", start)] if start >= 0 else b""
+
+    bit = 1 << (signum - 1)
+    stopped = value(b"State:\t")[:1] in (b"T", b"t", b"Z", b"X")
+    blocked = int(value(b"SigBlk:\t") or b"0", 16) & bit
+    if sent:
+        blocked &= int(value(b"ShdPnd:\t") or b"0", 16) | int(value(b"SigPnd:\t") or b"0", 16)
+    caught = int(value(b"SigCgt:\t") or b"0", 16) & bit
+    return bool(caught) and not stopped and not blocked
+
+
 def process_descendants(pid: int) -> list[int]:
     """Return every descendant of `pid`, parents before children. A snapshot: new ones may appear meanwhile."""
     if offers("proc"):

@@ -27,7 +27,7 @@ from procsched.workers.base import Ending
 from procsched.workers.loop import READ, WRITE
 from procsched.workers.output import Output
 from procsched.workers.process import Worker
-from procsched.workers.sending import BACKSTOP_MARGIN, BUSY, PIECE
+from procsched.workers.sending import BACKSTOP_MARGIN, BUSY, PIECE, Ends
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Confined(Worker):
     ) -> None:
         nothing: Any = Nothing()
         wire: Any = pipes
-        super().__init__(pool, fleet, number, wire, side, nothing, page_index, nothing)
+        super().__init__(pool, fleet, number, Ends(wire, side, nothing, page_index, nothing))
         self.pipes = pipes
         self.uid = uid
         self.report = report  # of the process that waits for it in its namespace; -1 where there is none

@@ -28,7 +28,14 @@ from procsched.workers.launcher import Launcher
 from procsched.workers.loop import READ, Alarm
 from procsched.workers.pages import Pages
 from procsched.workers.process import DEATH_WAIT, Worker
-from procsched.workers.sending import MOST_SPARES, RUNNING_STATES, WorkerState, import_path, working_directory
+from procsched.workers.sending import (
+    MOST_SPARES,
+    RUNNING_STATES,
+    Ends,
+    WorkerState,
+    import_path,
+    working_directory,
+)
 from procsched.workers.tokens import Tokens
 
 TYPE_CHECKING = False
@@ -161,7 +168,8 @@ class Fleet(Alarm):
                     undo.callback(self.pages.give_back, page)
                     tokens = Tokens()
                     undo.callback(tokens.close)
-                    worker = Worker(self.pool, self, self._numbers, ours, side_read, tokens, page, parcels)
+                    ends = Ends(ours, side_read, tokens, page, parcels)
+                    worker = Worker(self.pool, self, self._numbers, ends)
                     undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0

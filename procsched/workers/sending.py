@@ -61,6 +61,29 @@ STARTING, IDLE, BUSY = WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY
 RUNNING_STATES = frozenset({WorkerState.BUSY, WorkerState.ASKED, WorkerState.DUMPING})
 
 
+class Ends:
+    """The parent's ends of what it shares with one worker.
+
+    Attributes:
+        sock: calls and answers.
+        side: what the worker writes beside its answers: output, stacks.
+        tokens: see there.
+        page: the number of its page of memory, see `pages.py`.
+        parcels: what goes beside the frames: the descriptors of large arguments and results.
+    """
+
+    __slots__ = ("page", "parcels", "side", "sock", "tokens")
+
+    def __init__(
+        self, sock: socket.socket, side: int, tokens: Tokens, page: int, parcels: socket.socket
+    ) -> None:
+        self.sock = sock
+        self.side = side
+        self.tokens = tokens
+        self.page = page
+        self.parcels = parcels
+
+
 class Sender(Alarm):
     """The part of a worker that calls are given to."""
 
@@ -94,29 +117,20 @@ class Sender(Alarm):
         "watch",
     )
 
-    def __init__(
-        self,
-        pool: ProcessPool,
-        fleet: Fleet,
-        number: int,
-        sock: socket.socket,
-        tokens: Tokens,
-        page_index: int,
-        parcels: socket.socket,
-    ) -> None:
+    def __init__(self, pool: ProcessPool, fleet: Fleet, number: int, ends: Ends) -> None:
         super().__init__()
         self.pool = pool
         self.number = number
-        self.sock = sock
-        self.send = sock.send
+        self.sock = ends.sock
+        self.send = ends.sock.send
         if pool.spin:
             from procsched.workers import holding
 
-            self.send = functools.partial(holding.send, sock.fileno())
-        self.tokens = tokens
-        self.parcels = parcels  # what goes beside the frames: the descriptors of parcels
-        self.page_index = page_index
-        self.page, self.times = fleet.pages.views(page_index)  # the same memory, as words and as floats
+            self.send = functools.partial(holding.send, ends.sock.fileno())
+        self.tokens = ends.tokens
+        self.parcels = ends.parcels
+        self.page_index = ends.page
+        self.page, self.times = fleet.pages.views(ends.page)  # the same memory, as words and as floats
         self.state = WorkerState.STARTING  # guarded by the pool's lock
         self.call: Call | None = None  # what it runs; guarded by the pool's lock
         self.ahead: deque[Call] = deque()  # what it was sent beyond that; guarded by the pool's lock

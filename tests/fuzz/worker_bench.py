@@ -23,7 +23,7 @@ from procsched.workers.base import Call, Ending, Pace
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import READ, Alarm
 from procsched.workers.process import Worker
-from procsched.workers.sending import WorkerState
+from procsched.workers.sending import Ends, WorkerState
 from procsched.workers.tokens import Tokens
 
 SIGKILLED = 9  # a wait status
@@ -130,7 +130,8 @@ class Bench:
             sock.setblocking(False)
         for fd in (side, self.their_side):
             os.set_blocking(fd, False)
-        self.worker = Worker(pool, self.fleet, 1, ours, side, Tokens(), self.fleet.pages.take(), parcels)
+        ends = Ends(ours, side, Tokens(), self.fleet.pages.take(), parcels)
+        self.worker = Worker(pool, self.fleet, 1, ends)
         self.fleet.workers[1] = self.worker
         self.worker.pid = -1
         for fd in (ours.fileno(), side):

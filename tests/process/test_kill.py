@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from procsched import Outcome, TaskKilledError, TaskTimeoutError
+from procsched import Outcome, TaskKilledError, TaskTimeoutError, _system
 from procsched.child.protocol import DUMP_SIGNAL
-from procsched.workers import process, sending
+from procsched.workers import sending
 from tests import faults, support
 from tests.pools import Bench, Parent, assert_reaped, only_record, open_gate, told_pids
 
@@ -393,7 +393,7 @@ def test_a_process_that_dumps_its_stack_is_not_taken_for_one_that_never_will(
     told = tmp_path / "told"
     with Parent(tmp_path, DUMPING, arguments=(state, str(told))) as child:
         support.wait_for_file(told)
-        assert process.answers_dump(child.process.pid) == (state == "dumping")
+        assert _system.can_handle(child.process.pid, DUMP_SIGNAL) == (state == "dumping")
         os.kill(child.process.pid, DUMP_SIGNAL)  # its handler waits for room in the pipe
 
         def blocks() -> bool:
@@ -402,7 +402,7 @@ def test_a_process_that_dumps_its_stack_is_not_taken_for_one_that_never_will(
             return bool(mask & 1 << DUMP_SIGNAL - 1)
 
         support.eventually(blocks)
-        assert process.answers_dump(child.process.pid, asked=True) == (state == "dumping")
+        assert _system.can_handle(child.process.pid, DUMP_SIGNAL, sent=True) == (state == "dumping")
 
 
 def test_a_run_that_ends_after_it_was_asked_for_its_stack_leaves_nothing(tmp_path: Path) -> None:

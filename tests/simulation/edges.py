@@ -21,7 +21,7 @@ from procsched._logs import log
 from procsched.clock import SystemClock
 from procsched.scheduler import closing, driver, timing, waiting
 from procsched.stores import base as stores
-from procsched.workers import booking, dispatch, fleet, loop, pool, process, sending
+from procsched.workers import booking, dispatch, fleet, hearing, loop, pool, process, sending
 from tests.simulation.world import VIRTUAL, Condition, Gate, Latch, Lock, Strand, World
 
 READ = loop.READ
@@ -192,6 +192,10 @@ class _System:
         return _world().processes.is_dead(pidfd)
 
     @staticmethod
+    def can_handle(pid: int, _signum: int, *, sent: bool = False) -> bool:
+        return _world().processes.answers_dump(pid)
+
+    @staticmethod
     def resident_bytes(pid: int | None) -> int | None:
         return None if pid is None else _world().behave.resident()
 
@@ -266,7 +270,7 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
 
     found: list[tuple[types.ModuleType, str, object]] = []
     for name, value, modules in (
-        ("time", _TIME, (loop, pool, booking, process, sending, fleet, dispatch, timing)),
+        ("time", _TIME, (loop, pool, booking, process, hearing, sending, fleet, dispatch, timing)),
         (
             "threading",
             _THREADING,
@@ -288,9 +292,9 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (fleet, "_umask", lambda: 0o22),
         (process, "signal", _SIGNAL),
         (process, "_system", _SYSTEM),
+        (hearing, "_system", _SYSTEM),
         (booking, "_system", _SYSTEM),
         (pool, "_system", _SYSTEM),
-        (process, "answers_dump", lambda pid, asked=False: _world().processes.answers_dump(pid)),
         (driver, "draw", lambda: _world().rng.random()),
     ]
     return found

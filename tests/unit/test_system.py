@@ -37,10 +37,7 @@ LISTED: dict[str, tuple[set[str], str]] = {
     "workers/pages.py": ({"memfd_create", "MFD_CLOEXEC"}, "asks first; an unlinked file otherwise"),
     "workers/guard.py": ({"pidfd_open"}, "asks first"),
     "workers/launcher.py": ({"pidfd_send_signal"}, "only with a descriptor that there is"),
-    "workers/process.py": (
-        {"/proc/", "pidfd_send_signal"},
-        "only with a descriptor that there is; asks `offers('proc')` first",
-    ),
+    "workers/process.py": ({"pidfd_send_signal"}, "only with a descriptor that there is"),
     "workers/fleet.py": ({"/proc/"}, "the umask; the workers keep the helper's otherwise"),
     "child/guard.py": ({"pidfd_open"}, "asks first"),
     "child/surroundings.py": (
