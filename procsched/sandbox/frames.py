@@ -76,11 +76,19 @@ class Reader:
     Attributes:
         state: one of the states of the drawing.
         body: the bytes of the last frame.
+        left: whether that was not looked into. It is an outcome, or a violation: see `read_outcome`.
     """
 
-    def __init__(self, most_bytes: int, most_nodes: int) -> None:
-        """Take results of so many bytes as JSON, and so many values."""
+    def __init__(self, most_bytes: int, most_nodes: int, *, at_once: int | None = None) -> None:
+        """Take results of so many bytes as JSON, and so many values.
+
+        Args:
+            at_once: bytes of a frame of a running job, `PROGRESS_CAP` or more, above which it is left to others to look
+                into; None to look into every one.
+        """
         self.state = STARTING
+        self.left = False
+        self._at_once = at_once
         self._result = most_bytes
         self._nodes = most_nodes
         self.body = b""
@@ -127,6 +135,10 @@ class Reader:
         self.body = body = bytes(self._body)
         self._body.clear()
         self._size = -1
+        if self._at_once is not None and len(body) > self._at_once and self.state == RUNNING:
+            self.state = OVER
+            self.left = True
+            return None
         try:
             return self._check(body)
         except ViolationError:
@@ -182,3 +194,21 @@ class Reader:
         layers = frame.get("layers")
         if kind == "ready" and not all(type(value) is str for value in layers.values()):  # type: ignore[union-attr]
             raise ViolationError("its 'ready' has a wrong type for a layer")
+
+
+def read_outcome(body: bytes, number: int, most_bytes: int, most_nodes: int) -> Frame:
+    """Return what a frame says that a `Reader` has left, and which is large: an outcome.
+
+    Args:
+        number: of the job.
+        most_bytes, most_nodes: as for the `Reader`.
+    Raises:
+        ViolationError: against the rules.
+    """
+    reader = Reader(most_bytes, most_nodes)
+    reader.state = RUNNING
+    reader._id = number
+    frame = reader._check(body)
+    if reader.state != OVER:
+        raise ViolationError("it told of progress at too great a length")
+    return frame

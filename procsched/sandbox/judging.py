@@ -11,13 +11,13 @@ import signal
 
 from procsched._core.models import Outcome
 from procsched.errors import RemoteError
-from procsched.sandbox.values import load, one_line, printable
+from procsched.sandbox.values import load, on_one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from procsched.sandbox.frames import Frame
+    from procsched.sandbox.examining import Findings
     from procsched.sandbox.policy import Sandbox
 
 CLAIM: Final = "the job says"
@@ -43,21 +43,21 @@ class Plain:
         return load(self.body, self.nodes + _FEW)["value"]
 
 
-def failure_of(frame: Frame, policy: Sandbox) -> tuple[str, RemoteError]:
+def failure_of(told: Findings, policy: Sandbox) -> tuple[str, RemoteError]:
     """Return the error of a job that says it raised, in one line, and what stands for the exception."""
-    kind, message = one_line(frame["type"]), printable(frame["message"])
-    text = f"{CLAIM}: {kind}: {one_line(frame['message'])}" if message else f"{CLAIM}: {kind}"
+    kind, message = told.type, told.message
+    text = f"{CLAIM}: {kind}: {on_one_line(message)}" if message else f"{CLAIM}: {kind}"
     if kind == "MemoryError":
         text += f" (memory={policy.memory} is its limit)"
-    error = RemoteError(text, type_name=kind, message=message, traceback=printable(frame["traceback"]))
+    error = RemoteError(text, type_name=kind, message=message, traceback=told.traceback)
     error.add_note("all of this is what untrusted code wrote about itself")
     return text, error
 
 
-def too_large(frame: Frame, policy: Sandbox) -> tuple[str, str]:
+def too_large(told: Findings, policy: Sandbox) -> tuple[str, str]:
     """Return error and limit of a job whose result is too large to be sent."""
     limit = f"result={policy.result}"
-    return f"its result takes {frame['size']} bytes, above the limit {limit}", limit
+    return f"its result takes {told.size} bytes, above the limit {limit}", limit
 
 
 def limit_of_death(status: int, cpu_seconds: float, policy: Sandbox) -> str | None:

@@ -66,6 +66,7 @@ class Prepared:
 
     Attributes:
         policy, plan, program, report: what their names say.
+        python: the interpreter.
         search: the directories of installed packages on its import path.
         reads: what the interpreter itself reads.
     """
@@ -76,6 +77,7 @@ class Prepared:
         self.policy = policy
         self.plan = plan
         self.program = program
+        self.python = found.python
         self.reads = found.reads
         self.search = found.search
         self.report = Report(dict(plan.kept), dict(plan.given_up), layers)

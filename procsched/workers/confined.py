@@ -18,7 +18,8 @@ from procsched import _system
 from procsched._core.models import Outcome, Sealed
 from procsched.child.protocol import STARTED
 from procsched.sandbox import judging
-from procsched.sandbox.frames import LENGTH, READ_MOST, Reader, ViolationError
+from procsched.sandbox.examining import findings_of
+from procsched.sandbox.frames import LENGTH, PROGRESS_CAP, READ_MOST, Reader, ViolationError
 from procsched.sandbox.packing import order
 from procsched.sandbox.reports import SIZE, open_report
 from procsched.sandbox.values import one_line, printable
@@ -33,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from procsched.sandbox.examining import Findings
     from procsched.sandbox.frames import Frame
     from procsched.sandbox.prepare import Prepared
     from procsched.workers.base import Call
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 # Messages about progress that are taken at once, and each second. Who sends more is read more slowly.
 PROGRESS_BURST, PROGRESS_RATE = 40.0, 25.0
+VIOLATION = "protocol violation: "
 
 
 class Pipes:
@@ -76,6 +79,14 @@ class Pipes:
             os.close(answers)
 
 
+def make_pipe(reader_undo: Any, writer_undo: Any) -> tuple[int, int]:
+    """Return a pipe whose ends two stacks close on the way out."""
+    reader, writer = _system.pipe()
+    reader_undo(os.close, reader)
+    writer_undo(os.close, writer)
+    return reader, writer
+
+
 class Nothing:
     """What a sandboxed process does not share: tokens of calls sent ahead, a socket for parcels."""
 
@@ -99,23 +110,27 @@ class FirstOutput(Output):
         self.most = most
 
     def read(self) -> None:
-        """Read what there is room for, and a byte more, to see whether there is more."""
+        """Read a part of what there is room for, and in the end a byte more, to see whether there is more."""
+        if self.ended or self.fd < 0:
+            return
         try:
-            while not self.ended:
-                data = os.read(self.fd, min(READ_MOST, self.most + 1 - len(self.kept)))
-                self.kept += data
-                self.truncated = len(self.kept) > self.most
-                self.ended = not data or self.truncated
+            data = os.read(self.fd, min(READ_MOST, self.most + 1 - len(self.kept)))
         except BlockingIOError:
             return
+        self.kept += data
+        self.truncated = len(self.kept) > self.most
+        self.ended = not data or self.truncated
 
     def prepare(self) -> None:
         """Read what is there: there is nothing to prepare."""
         self.read()
 
     def take(self) -> tuple[bytes, str | None, bool]:
-        """Return it, without a stack, and whether there was more."""
-        self.read()
+        """Return it, without a stack, and whether there was more. Nobody writes any more, or it does not matter."""
+        size = -1
+        while size < len(self.kept):
+            size = len(self.kept)
+            self.read()
         return bytes(self.kept[: self.most]), None, self.truncated
 
 
@@ -125,6 +140,7 @@ class Confined(Worker):
     __slots__ = (
         "budget",
         "checked_at",
+        "left",
         "paused",
         "pipes",
         "policy",
@@ -155,8 +171,9 @@ class Confined(Worker):
         self.report = report  # of the process that waits for it in its namespace; -1 where there is none
         self.prepared: Prepared = fleet.prepared
         self.policy = self.prepared.policy
-        self.reader = Reader(self.policy.result, self.policy.result_nodes)
+        self.reader = Reader(self.policy.result, self.policy.result_nodes, at_once=PROGRESS_CAP)
         self.output = FirstOutput(side, self.policy.output)
+        self.left = False  # whether its outcome is yet to be looked into
         self.writing = False  # whether the loop tells when more can be written
         self.paused = False  # whether it is not read for a moment
         self.budget, self.checked_at = PROGRESS_BURST, time.monotonic()
@@ -258,12 +275,14 @@ class Confined(Worker):
                 frame = reader.feed(data)
                 if frame is not None:
                     self.on_message(frame)
+                elif reader.left and self.call is not None:
+                    self.on_outcome(self.call, None)
         except BlockingIOError:
             return
         except OSError:
             self.on_hangup()
         except ViolationError as error:
-            self.break_off(f"protocol violation: {error}")
+            self.break_off(f"{VIOLATION}{error}")
         except Exception as error:  # a fault of ours, as in `Worker._read`
             self.pool.loop.note(error)
             self.break_off(f"an error in the pool: {type(error).__name__}: {error}")
@@ -313,30 +332,55 @@ class Confined(Worker):
         self.paused = self.paused or paused
         return call
 
-    def on_outcome(self, call: Call, frame: Frame) -> None:
-        """The job is over, as it says. Nothing that comes behind it counts."""
+    def on_outcome(self, call: Call, frame: Frame | None) -> None:
+        """The job is over, as it says. Nothing that comes behind it counts.
+
+        Args:
+            frame: None for one that is too large to be looked into here.
+        """
         if call.verdict is None and time.monotonic() > self.hard_at and call.timeout is not None:
             call.verdict = verdicts.timed_out(call.timeout)
         if call.verdict is None:
-            self.held = self.ending_that_says(frame)
+            self.left = frame is None
+            self.held = Ending(Outcome.CRASHED, pid=self.pid)  # where it turns out to be none
+            if frame is not None:
+                self.held = self.ending_that_says(findings_of(frame))
         self.runs += 1
         self.kill()
 
-    def ending_that_says(self, frame: Frame) -> Ending:
+    def ending_that_says(self, found: Findings) -> Ending:
         """Return the ending that an outcome stands for."""
         policy = self.policy
-        if frame["kind"] == "done":
+        if found.kind == "done":
             plain = judging.Plain(self.reader.body, policy.result_nodes)
             return Ending(Outcome.SUCCEEDED, None, Sealed(plain), pid=self.pid)
-        if frame["kind"] == "large":
-            error, limit = judging.too_large(frame, policy)
+        if found.kind == "large":
+            error, limit = judging.too_large(found, policy)
             ending = Ending(Outcome.LIMIT_EXCEEDED, error, pid=self.pid)
             ending.limit = limit
             return ending
-        text, exception = judging.failure_of(frame, policy)
+        text, exception = judging.failure_of(found, policy)
         ending = Ending(Outcome.FAILED, text, pid=self.pid)
         ending.exception, ending.traceback = exception, exception.traceback
         return ending
+
+    def outcome_left(self) -> bytes:
+        """Return the outcome that is to be looked into; empty for none."""
+        return self.reader.body if self.left else b""
+
+    def ending_found(self, ending: Ending, found: Findings) -> Ending:
+        """Return the ending of a run whose outcome was left, once it is known what that says.
+
+        Args:
+            ending: what the kernel says of it.
+        """
+        if found.violation:
+            ending.error = VIOLATION + found.violation
+            return ending
+        told = self.ending_that_says(found)
+        told.cpu_seconds, told.peak_rss = ending.cpu_seconds, ending.peak_rss
+        told.output_truncated = ending.output_truncated
+        return told
 
     # -- its end -------------------------------------------------------------------------------------------
 
@@ -370,6 +414,8 @@ class Confined(Worker):
         limit = None
         if self.held is not None:
             ending: Ending = self.held
+            if self.left:
+                verdicts.facts_of(ending, status)
         else:
             if call.verdict is None:
                 limit = judging.limit_of_death(status, cpu, self.policy)
@@ -385,7 +431,6 @@ class Confined(Worker):
             verdicts.facts_of(ending, status)
         ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
         ending.peak_rss = rss or None
-        self.add_output(ending, call)
         return ending
 
     def read_report(self) -> tuple[int, float, int] | None:
@@ -394,11 +439,6 @@ class Confined(Worker):
             return open_report(os.read(self.report, SIZE + 1))
         except OSError:
             return None
-
-    def add_output(self, ending: Ending, call: Call) -> None:
-        """Put the first of what it wrote into its ending, fit to be shown."""
-        text, _stack, ending.output_truncated = self.output.take()
-        ending.output = printable(text.decode("utf-8", "replace"))
 
     def on_side(self, _events: int) -> None:
         """Output has come. When that is enough, the pipe is closed: who writes on gets EPIPE."""

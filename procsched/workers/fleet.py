@@ -163,13 +163,13 @@ class Fleet(Alarm):
                     ours.setblocking(False)
                     parcels.setblocking(False)
                     os.set_blocking(side_read, False)
-                    self._numbers += 1
+                    number = self.next_number()
                     page = self.pages.take()
                     undo.callback(self.pages.give_back, page)
                     tokens = Tokens()
                     undo.callback(tokens.close)
                     ends = Ends(ours, side_read, tokens, page, parcels)
-                    worker = Worker(self.pool, self, self._numbers, ends)
+                    worker = Worker(self.pool, self, number, ends)
                     undo.callback(worker.times.release)
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
@@ -322,8 +322,7 @@ class Fleet(Alarm):
             killed = worker.start_error is None and how == "SIGKILL"
             failure = text, traceback or worker.output.take()[1]
         if call is not None and ending is not None:
-            ending.error = verdicts.note_stuck(ending.error, stuck)
-            self.pool.end(call, ending)
+            self.tell(worker, call, ending, stuck)
         self._remove(worker)
         if self._closing:
             self._check_empty()
@@ -407,6 +406,20 @@ class Fleet(Alarm):
     def on_removed(self, worker: Worker) -> None:
         """A worker is gone, and nothing of it is left."""
 
+    def tell(self, worker: Worker, call: Call, ending: Ending, stuck: tuple[int, ...] = ()) -> None:
+        """Tell how a call has ended that a worker had which is of no use any more.
+
+        Args:
+            stuck: processes of the run that could not be ended.
+        """
+        ending.error = verdicts.note_stuck(ending.error, stuck)
+        self.pool.end(call, ending)
+
+    def next_number(self) -> int:
+        """Return a number by which the helper can know a process."""
+        self._numbers += 1
+        return self._numbers
+
     def limit(self, worker: Worker, at: float) -> None:
         """See to it that a worker which has no backstop of its own is killed at steady time `at`."""
 
@@ -432,7 +445,7 @@ class Fleet(Alarm):
         self.pool.problem(text)
         if call is not None:
             outcome, error = call.verdict or (Outcome.CRASHED, "worker stuck")
-            self.pool.end(call, worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
+            self.tell(worker, call, worker.held or Ending(outcome, f"{error}; {text}", pid=worker.pid))
 
     def on_helper_silent(self, failure: str | None = None) -> None:
         """The helper is stuck: it does not report a death; or (with `failure`) it never came so far as to fork."""
@@ -453,15 +466,15 @@ class Fleet(Alarm):
                     call = None
             if call is not None:
                 outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
-                ended.append((call, worker.held or Ending(outcome, error, pid=worker.pid)))
+                ended.append((worker, call, worker.held or Ending(outcome, error, pid=worker.pid)))
             self._mourn(worker)
             self._remove(worker)
         if not self._closing:
             self.pool.count("helper_restarts")
             if failure is None:
                 self.pool.problem(self.backoff.helper_lost(time.monotonic(), reason, served=served))
-        for call, ending in ended:
-            self.pool.end(call, ending)
+        for worker, call, ending in ended:
+            self.tell(worker, call, ending)
         if self._closing:
             self._finish()
         elif failure is not None:

@@ -26,6 +26,7 @@ NAMES = (
     "helper",
     "child",
     "untrusted",
+    "outcome",
     "plain",
 )  # atheris has to import the rest itself
 HANG = 60  # seconds that one input may take

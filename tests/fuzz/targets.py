@@ -20,7 +20,7 @@ from procsched.workers.output import OUTPUT_KEPT, Output
 from procsched.workers.sending import WorkerState
 from procsched.workers.tokens import Tokens
 from tests.fuzz.choices import Choices
-from tests.fuzz.untrusted import plain, untrusted
+from tests.fuzz.untrusted import outcome, plain, untrusted
 from tests.fuzz.worker_bench import Bench, FuzzCall, Loop, frame
 
 KINDS = (
@@ -429,5 +429,6 @@ def child(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (decoder, answers, parcel, side, tokens, helper, child, untrusted, plain)
+    each.__name__: each
+    for each in (decoder, answers, parcel, side, tokens, helper, child, untrusted, outcome, plain)
 }

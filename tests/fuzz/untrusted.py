@@ -6,6 +6,15 @@ import json
 import math
 from typing import Any
 
+from procsched.sandbox.examining import (
+    ANSWER_HEADER,
+    Findings,
+    examine,
+    findings_of,
+    length_of,
+    open_findings,
+    pack_findings,
+)
 from procsched.sandbox.frames import ENVELOPE, LEAST_CAP, OVER, READ_MOST, Reader, ViolationError
 from procsched.sandbox.judging import failure_of
 from procsched.sandbox.policy import Sandbox
@@ -82,10 +91,35 @@ def _feed(reader: Reader, piece: bytes) -> tuple[Any, str | None]:
         return None, str(error)
 
 
+def outcome(data: bytes) -> None:
+    """An outcome that is looked into elsewhere says the same there as here, and nothing that cannot be shown."""
+    choices = Choices(data)
+    body = _body(choices)
+    found = examine(body, choices.take(64), 1, RESULT, NODES)
+    packed = pack_findings(found)
+    assert length_of(packed[:ANSWER_HEADER]) == len(packed) - ANSWER_HEADER
+    again = open_findings(packed[ANSWER_HEADER:])
+    for name in Findings.__slots__:
+        value = getattr(found, name)
+        assert getattr(again, name) == value
+        assert type(value) is int or printable(value) == value
+    reader = Reader(RESULT, NODES)
+    for part in (len(TEXTS[3]).to_bytes(4, "big"), TEXTS[3]):
+        reader.feed(part)
+    reader.expect(1)
+    if 2 <= len(body) <= RESULT:
+        for part in (len(body).to_bytes(4, "big"), body):
+            frame, violation = _feed(reader, part)
+        if frame is not None and frame["kind"] == "progress":
+            frame, violation = None, "it told of progress at too great a length"
+        assert found.violation == (violation or "")
+        assert found.kind == ("" if frame is None else frame["kind"])
+
+
 def _check(frame: Any) -> None:
     assert type(frame) is dict
     if frame["kind"] == "raised":
-        text, error = failure_of(frame, _POLICY)
+        text, error = failure_of(findings_of(frame), _POLICY)
         assert "\n" not in text
         assert printable(str(error)) == str(error)
     if frame["kind"] == "done":

@@ -230,7 +230,7 @@ class Host:
         found = []
         for each in psutil.Process().children(recursive=True):
             try:
-                found.append([each.pid, each.uids().real, each.cmdline()[:4]])
+                found.append([each.pid, each.uids().real, each.cmdline()])
             except psutil.Error:
                 continue
         return found

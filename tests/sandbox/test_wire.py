@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 import pickle
+import signal
 
 import pytest
 
+from tests import support
 from tests.sandbox import hosts
 from tests.sandbox.conftest import Sandboxed
 
@@ -172,6 +175,21 @@ def test_the_reader_is_not_moved_by_floods(sandboxed: Sandboxed) -> None:
     assert sandboxed.run(f"{PUT}\ndef attack():\n{slow}", timeout=1.5)["outcome"] == "timed_out"
 
 
+def test_what_is_large_is_looked_into_by_another_process(sandboxed: Sandboxed) -> None:
+    """Which is nobody of importance; and no outcome depends on it."""
+    source = "def attack():\n    print('\\x1b' * 9000)\n    return {'a': 'b' * 100_000}"
+    for least in (1, 0):  # after a failure there is none for a while
+        answer = sandboxed.run(source)
+        assert answer["result"] == {"a": "b" * 100_000}
+        assert answer["output"] == "\\x1b" * 9000 + "\n"
+        below = [each for each in sandboxed.host("below") if "sandbox.examining" in "".join(each[2])]
+        assert least <= len(below) <= 1
+        for pid, uid, _command in below:
+            assert uid > 0
+            os.kill(pid, signal.SIGKILL)
+            assert support.process_gone(pid)
+
+
 def test_a_hostile_run_harms_no_other(sandboxed: Sandboxed) -> None:
     """Among attackers every harmless job has its own outcome and no attacker has another's."""
     evil = [f"{PUT}\ndef attack(x):\n    {WRITTEN[case][0]}" for case in list(WRITTEN)[:8]]
@@ -186,8 +204,6 @@ def test_a_hostile_run_harms_no_other(sandboxed: Sandboxed) -> None:
 
 def test_nothing_grows(sandboxed: Sandboxed) -> None:
     """Hostile runs leave neither memory nor descriptors nor threads in the host. Longer with PROCSCHED_LONG."""
-    import os
-
     rounds = 1000 if os.environ.get("PROCSCHED_LONG") else 12
     cases = ["random bytes", "a length", "a result that is too large", "many values by hand", "exit 77"]
     jobs = [[f"{PUT}\ndef attack():\n    {WRITTEN[case][0]}", "attack", []] for case in cases]
@@ -207,8 +223,6 @@ def test_jobs_die_with_the_host(
     sandboxed: Sandboxed, how: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A job that ignores all signals is gone when its host is, killed or not."""
-    from tests import support
-
     source = (
         "import signal, time\nfrom procsched import current_run\ndef attack():\n"
         "    for n in range(1, 64):\n        try: signal.signal(n, signal.SIG_IGN)\n        except (OSError, ValueError): pass\n"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from procsched.sandbox import frames, values
+from procsched.sandbox import examining, frames, values
 from procsched.sandbox.frames import IDLE, LENGTH, OVER, RUNNING, Reader, ViolationError
 from procsched.sandbox.values import MOST_DEPTH, PlainError, dump, load, one_line, printable
 from tests.unit.test_imports import PACKAGE, imports
@@ -66,7 +66,7 @@ def running(result: int = 10_000, nodes: int = NODES) -> Reader:
 
 def test_nothing_that_loads_objects_can_be_reached() -> None:
     """In the import graph of the reader within procsched there is no pickle, no marshal and no import by name."""
-    waiting = ["procsched.sandbox.frames"]
+    waiting = ["procsched.sandbox.examining"]
     seen: set[str] = set()
     while waiting:
         module = waiting.pop()
@@ -81,13 +81,13 @@ def test_nothing_that_loads_objects_can_be_reached() -> None:
             assert found.target not in LOADERS, f"{module} imports {found.target}"
             if found.target.startswith("procsched"):
                 waiting.append(found.target)
-    assert seen == {"procsched.sandbox.frames", "procsched.sandbox.values"}
+    assert seen == {f"procsched.sandbox.{name}" for name in ("examining", "frames", "values")}
 
 
 def test_nothing_that_loads_objects_is_loaded() -> None:
     """In an interpreter that imports the reader alone there is no pickle, whoever would have brought it along."""
     script = (
-        "import sys; before = set(sys.modules); import procsched.sandbox.frames; "
+        "import sys; before = set(sys.modules); import procsched.sandbox.examining; "
         "print(sorted(set(sys.modules) - before))"
     )
     root = str(PACKAGE.parent)
@@ -98,7 +98,7 @@ def test_nothing_that_loads_objects_is_loaded() -> None:
         assert f"'{name}'" not in loaded
 
 
-@pytest.mark.parametrize("module", [frames, values])
+@pytest.mark.parametrize("module", [examining, frames, values])
 def test_no_builtin_that_runs_text_is_called(module: Any) -> None:
     """Neither `eval` nor any of its kin stands in the source."""
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
@@ -171,6 +171,23 @@ def test_what_is_not_plain_is_named(value: Any, where: str) -> None:
     with pytest.raises(PlainError) as raised:
         dump(value, NODES)
     assert where in str(raised.value)
+
+
+@pytest.mark.parametrize("part", [0, "", [], {}, b"", b"x", [1], {"a": 1}, {"a": "b"}, "[,{", ["{}", []]])
+def test_both_sides_count_alike(part: Any) -> None:
+    """What is few enough to be written is few enough to be read; one value more is too much for either."""
+    each = _values(part)
+    value = [part] * 100
+    data = dump(value, 1 + 100 * each)
+    assert load(data, 1 + 100 * each) == value
+    for function, argument in ((dump, value), (load, data)):
+        with pytest.raises(PlainError, match="value"):
+            function(argument, 100 * each)
+
+
+def _values(value: Any) -> int:
+    parts = value if type(value) is list else value.values() if type(value) is dict else ()
+    return 1 + sum(map(_values, parts))
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
     # What reads untrusted frames has no way to anything that loads an object: see tests/unit/test_frames.py.
     "procsched.sandbox.values": set(),
     "procsched.sandbox.frames": {"procsched.sandbox.values"},
+    "procsched.sandbox.examining": {"procsched.sandbox.frames", "procsched.sandbox.values"},
     "procsched.sandbox": EDGES | {"procsched.child"},
     "procsched.workers.base": VOCABULARY,
     "procsched.workers": EDGES | {"procsched.child", "procsched.sandbox", "procsched._parts"},

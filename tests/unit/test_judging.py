@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from procsched import Sandbox
+from procsched.sandbox.examining import findings_of
 from procsched.sandbox.judging import Plain, failure_of, limit_of_death
 from procsched.sandbox.reports import open_report, pack_report
 
@@ -31,10 +32,10 @@ def test_a_limit_is_what_the_kernel_says(status: int, cpu: float, limit: str | N
 def test_a_failure_is_marked_and_escaped() -> None:
     """One line that begins with whose words it is; the memory limit is named where memory ran out."""
     frame = {"kind": "raised", "type": "E\x1b", "message": "a\nb\u202e", "traceback": "t\x07\n"}
-    text, error = failure_of(frame, POLICY)
+    text, error = failure_of(findings_of(frame), POLICY)
     assert text == "the job says: E\\x1b: a\\nb\\u202e"
     assert (error.type_name, error.message, error.traceback) == ("E\\x1b", "a\nb\\u202e", "t\\x07\n")
-    text, _error = failure_of({**frame, "type": "MemoryError", "message": ""}, POLICY)
+    text, _error = failure_of(findings_of({**frame, "type": "MemoryError", "message": ""}), POLICY)
     assert text == f"the job says: MemoryError (memory={100 << 20} is its limit)"
 
 
