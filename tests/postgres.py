@@ -1,7 +1,7 @@
 """A PostgreSQL server for the tests: one for the whole run, on loopback, in a directory of its own.
 
 A run that is killed takes its server with it: the kernel sends that a SIGQUIT (prctl(2), PR_SET_PDEATHSIG). The
-directory that stays is removed by the next run, which can tell by a lock that it is nobody's.
+directory that stays is removed by the next run, which can tell that its owner is gone.
 
 Where `initdb` and `postgres` cannot be found the tests that want it are skipped, saying so; with
 PROCSCHED_TEST_POSTGRES=required that is a failure.
@@ -10,8 +10,8 @@ PROCSCHED_TEST_POSTGRES=required that is a failure.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
+import json
 import os
 import shutil
 import signal
@@ -24,11 +24,12 @@ from pathlib import Path
 
 import pytest
 
+from procsched.stores import holder
 from tests import support
 
 PASSWORD = "s3cret-of-the-tests"
 PREFIX = "procsched-pg-"
-LOCK = "lock-of-the-tests"
+OWNER = "owner"
 PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 MISSING = "PostgreSQL's initdb and postgres are not there: on Debian, apt-get install postgresql"
 
@@ -154,14 +155,15 @@ class Server:
 @contextmanager
 def directory() -> Iterator[Path]:
     """Give a directory of this process's; before, remove those of processes that were killed."""
-    for old in glob.glob(f"{tempfile.gettempdir()}/{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError), open(old, "rb") as file:  # it has gone meanwhile, or is in use
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(Path(old).parent)
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, open(f"{name}/{LOCK}", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        os.chmod(name, 0o755)
-        yield Path(name)
+    for old in glob.glob(f"{tempfile.gettempdir()}/{PREFIX}*/{OWNER}"):
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            if holder.is_gone(holder.read_holder(Path(old).read_bytes())):
+                shutil.rmtree(Path(old).parent)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+        path = Path(name)
+        path.chmod(0o755)
+        (path / OWNER).write_text(json.dumps(holder.this_process()))
+        yield path
 
 
 @contextmanager
