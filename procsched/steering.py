@@ -170,7 +170,7 @@ class StoreClient:
         from procsched.stores.statements import Statements
 
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
-            found = connection.execute(Statements(connection.dialect.name).owner).mappings().first()
+            found = connection.execute(Statements(connection.dialect).owner).mappings().first()
             return None if found is None else dict(found)
 
     # --- steering --------------------------------------------------------------------------------------

@@ -190,11 +190,12 @@ class Database:
         """Turn what the database raises in the block into a `StoreError` without secrets."""
         import sqlalchemy
 
-        errors: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError,)
-        if not self.is_sqlite:
-            import psycopg
-
-            errors = (*errors, psycopg.Error)
+        driver: Any
+        if self.is_sqlite:
+            import sqlite3 as driver
+        else:
+            import psycopg as driver
+        errors: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, driver.Error)
         try:
             yield
         except errors as error:

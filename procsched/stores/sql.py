@@ -169,7 +169,7 @@ class SqlTaskStore:
         if revision != migrating.newest():
             self._migrate(connection, revision)
         if self._statements is None:
-            self._statements = Statements(connection.dialect.name)
+            self._statements = Statements(connection.dialect)
         with connection.begin():
             self._next_seq = 1 + (connection.execute(self._statements.last_seq).scalar() or 0)
 
@@ -383,7 +383,7 @@ class SqlTaskStore:
             if change.record is not None:
                 records.append(self._record_row(change.record))
         if deleted:
-            connection.execute(statements.delete_task, [{"the_id": task_id} for task_id in deleted])
+            statements.delete_task.run(connection, [{"the_id": task_id} for task_id in deleted])
             self._orphans = True
         inserts, updates = [], []
         for task_id, change in newest.items():
@@ -395,12 +395,12 @@ class SqlTaskStore:
             else:
                 updates.append(self._task_row(change, now))
         if inserts:
-            connection.execute(statements.insert_task, inserts)
+            statements.insert_task.run(connection, inserts)
             self._note_ids(connection, [row["id"] for row in inserts])
         if updates:
-            connection.execute(statements.update_task, updates)
+            statements.update_task.run(connection, updates)
         if records:
-            connection.execute(statements.insert_run, records)
+            statements.insert_run.run(connection, records)
             self._count(records)
 
     def _require_epoch(self, connection: Connection) -> None:
@@ -410,7 +410,7 @@ class SqlTaskStore:
             return
         assert self._statements is not None
         mine = {"mine": self._epoch, "now": self._seen(self._now())}
-        if connection.execute(self._statements.still_owner, mine).rowcount != 1:
+        if self._statements.still_owner.run(connection, [mine]) != 1:
             text = (
                 f"{self._database.url} was taken over by another scheduler: this one may write nothing more"
             )
@@ -452,7 +452,7 @@ class SqlTaskStore:
                 "data": call.data,
                 "created_at": now,
             }
-            connection.execute(statements.insert_payload, payload)
+            statements.insert_payload.run(connection, [payload])
             if len(self._payloads) >= KNOWN_PAYLOADS:
                 self._payloads.clear()
             self._payloads.add(digest)
@@ -484,9 +484,9 @@ class SqlTaskStore:
                 number = int(digits)
                 if number > self._ids.get(prefix, 0):
                     self._ids[prefix] = higher[prefix] = number
-        for prefix, number in higher.items():
-            row = {"key": f"highest id:{prefix}", "value": str(number)}
-            connection.execute(self._statements.note_meta, row)
+        rows = [{"key": f"highest id:{prefix}", "value": str(number)} for prefix, number in higher.items()]
+        if rows:
+            self._statements.note_meta.run(connection, rows)
 
     def _record_row(self, record: ExecutionRecord) -> dict[str, Any]:
         result = None

@@ -6,57 +6,61 @@ transaction was made of which nobody heard is not known when a connection breaks
 
 from __future__ import annotations
 
-from sqlalchemy import and_, bindparam, delete, exists, select, update
+from sqlalchemy import and_, bindparam, delete, exists, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from procsched.stores.prepared import Prepared
 from procsched.stores.schema import meta, owner, payloads, runs, tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from sqlalchemy import Dialect
+
 # What of a task never changes once it is there.
 _FIXED = {"seq", "id", "name", "key", "action", "payload_id", "schedule", "settings", "created_at"}
 
 
 class Statements:
-    """The statements, for one kind of database.
+    """The statements, for one kind of database. Those of every transaction are `Prepared`.
 
     Args:
-        dialect: "sqlite" or "postgresql".
+        dialect: of SQLite or PostgreSQL.
     """
 
-    def __init__(self, dialect: str) -> None:
-        insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    def __init__(self, dialect: Dialect) -> None:
+        insert: Any = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         self.owner = select(owner)
         become = insert(owner)
         self.become_owner = become.on_conflict_do_update(
             index_elements=["id"], set_={column.name: become.excluded[column.name] for column in owner.c}
         )
-        mine = and_(owner.c.id == 1, owner.c.epoch == bindparam("mine"))
-        self.still_owner = update(owner).where(mine).values(seen_at=bindparam("now"))
+        mine = and_(owner.c.id == literal_column("1"), owner.c.epoch == bindparam("mine"))
+        still = update(owner).where(mine).values(seen_at=bindparam("now"))
+        self.still_owner = Prepared(still, dialect, ("mine", "now"))
         self.leave = update(owner).where(mine).values(seen_at=bindparam("now"), closed_at=bindparam("now"))
 
         self.last_seq = select(tasks.c.seq).order_by(tasks.c.seq.desc()).limit(1)
         self.highest_ids = select(meta.c.key, meta.c.value).where(meta.c.key.like("highest id:%"))
         note = insert(meta)
-        self.note_meta = note.on_conflict_do_update(
-            index_elements=["key"], set_={"value": note.excluded["value"]}
-        )
+        noted = note.on_conflict_do_update(index_elements=["key"], set_={"value": note.excluded["value"]})
+        self.note_meta = Prepared(noted, dialect, ("key", "value"))
 
-        self.insert_payload = insert(payloads).on_conflict_do_nothing(index_elements=["id"])
+        payload = insert(payloads).on_conflict_do_nothing(index_elements=["id"])
+        self.insert_payload = Prepared(payload, dialect, payloads.c.keys())
         new = insert(tasks)
         changing = [column.name for column in tasks.c if column.name not in _FIXED]
-        self.insert_task = new.on_conflict_do_update(
+        upserted = new.on_conflict_do_update(
             index_elements=["id"], set_={name: new.excluded[name] for name in changing}
         )
-        self.update_task = (
-            update(tasks)
-            .where(tasks.c.id == bindparam("the_id"))
-            .values({name: bindparam(name) for name in changing})
-        )
-        self.delete_task = delete(tasks).where(tasks.c.id == bindparam("the_id"))
-        self.insert_run = insert(runs).on_conflict_do_nothing(index_elements=["task_id", "run", "attempt"])
+        self.insert_task = Prepared(upserted, dialect, tasks.c.keys())
+        this = tasks.c.id == bindparam("the_id")
+        changed = update(tasks).where(this).values({name: bindparam(name) for name in changing})
+        self.update_task = Prepared(changed, dialect, (*changing, "the_id"))
+        self.delete_task = Prepared(delete(tasks).where(this), dialect, ("the_id",))
+        once = insert(runs).on_conflict_do_nothing(index_elements=["task_id", "run", "attempt"])
+        self.insert_run = Prepared(once, dialect, [name for name in runs.c.keys() if name != "id"])  # noqa: SIM118
 
         # The record of a task's last attempt may be needed for what follows it.
         needed = exists().where(
