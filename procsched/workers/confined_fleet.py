@@ -127,13 +127,6 @@ class ConfinedFleet(Fleet):
 
         self.examiner.examine(Request(body, output, call.number, done))
 
-    def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
-        """The helper has forked a worker, or the examiner."""
-        if number == self.examiner.number:
-            self.examiner.pidfd = pidfd
-        else:
-            super().on_spawned(number, pid, pidfd)
-
     def on_spawn_failed(self, number: int, error: str, traceback: str | None) -> None:
         """The helper could not fork. That there is no examiner is seen by the end of its pipe."""
         if number != self.examiner.number:

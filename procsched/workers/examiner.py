@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import time
 from collections import deque
 
@@ -83,7 +82,6 @@ class Examiner(Alarm):
         "_write",
         "_writing",
         "number",
-        "pidfd",
         "waiting",
     )
 
@@ -96,7 +94,6 @@ class Examiner(Alarm):
         self._not_before = -math.inf
         self._writing = False  # whether the loop tells when more can be written
         self.number = 0
-        self.pidfd: int | None = None
         self.waiting: deque[Request] = deque()
 
     def examine(self, request: Request) -> None:
@@ -196,12 +193,7 @@ class Examiner(Alarm):
             os.close(self._answers)
             os.close(self._write)
         self._write = self._answers = -1
-        if self.pidfd is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            os.close(self.pidfd)
-            self.pidfd = None
-        elif number and self._fleet.launcher is not None:
+        if number and self._fleet.launcher is not None:
             self._fleet.launcher.kill(number)
         for request in waiting:
             self._examine_here(request)
