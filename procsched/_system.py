@@ -14,6 +14,8 @@ import os
 import sys
 import time
 
+from procsched._libc import Library, c_type, libc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -26,9 +28,6 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 MAP_FIXED = 0x10  # linux/mman.h
 MADV_HUGEPAGE = 14
-
-_loaded_libc: Any = None
-_types: dict[str, Any] = {}
 
 
 def offers(feature: str) -> bool:
@@ -172,59 +171,11 @@ def socket_pair(socket: Any, **options: Any) -> tuple[Any, Any]:
         raise
 
 
-class Library:
-    """A library of C functions, as attributes. They take integers, bytes, None and pointers, and return a C int.
-
-    What `ctypes.CDLL` does, by the half of ctypes that is written in C: the other half takes two milliseconds to
-    import, before the first worker can be forked.
-
-    Raises:
-        OSError: there is no such library, or no descriptor to load it with; or this interpreter has no ctypes.
-    """
-
-    def __init__(self, name: str | None) -> None:
-        try:
-            import _ctypes
-        except ImportError as error:
-            raise OSError(str(error)) from error
-
-        class Function(_ctypes.CFuncPtr):
-            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-
-        self._function: Any = Function
-        # `Function` asks for it under this name. No name: what is linked into the interpreter.
-        self._handle = _ctypes.dlopen(name, 0)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        """Look a function up, once; an AttributeError where the library has none of that name."""
-        function = self._function((name, self))
-        setattr(self, name, function)
-        return function
-
-
-def libc() -> Any:
-    """Return the C library, which is loaded at the first call."""
-    global _loaded_libc
-    if _loaded_libc is None:
-        _loaded_libc = Library(None)
-    return _loaded_libc
-
-
-def _simple(code: str) -> Any:
-    """Return the ctypes class for one C type, by the code that ctypes has for it."""
-    made = _types.get(code)
-    if made is None:
-        import _ctypes
-
-        made = _types[code] = type("Simple", (_ctypes._SimpleCData,), {"_type_": code})
-    return made
-
-
 def _address(memory: object) -> int:
     """Return the address of a buffer that may be written into."""
     import _ctypes
 
-    return int(_ctypes.addressof(_simple("c").from_buffer(memory)))
+    return int(_ctypes.addressof(c_type("c").from_buffer(memory)))
 
 
 def map_over(memory: mmap.mmap, fd: int, access: int, *, shared: bool = False) -> bool:
@@ -233,7 +184,7 @@ def map_over(memory: mmap.mmap, fd: int, access: int, *, shared: bool = False) -
     A mapping that Python makes of a descriptor keeps a duplicate of that (before Python 3.13).
     """
     try:
-        pointer, size, offset = _simple("P"), _simple("L"), _simple("l")
+        pointer, size, offset = c_type("P"), c_type("L"), c_type("l")
         where = pointer(_address(memory))
         flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | MAP_FIXED
         return bool(libc().mmap(where, size(len(memory)), access, flags, fd, offset(0)) != -1)
@@ -249,7 +200,7 @@ def advise_huge_pages(target: memoryview) -> None:
         start = _address(target)
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         size = (start + len(target) - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        pointer, length = _simple("P"), _simple("L")
+        pointer, length = c_type("P"), c_type("L")
         libc().madvise(pointer(first), length(size), MADV_HUGEPAGE)
     except (AttributeError, ImportError, OSError):
         return
@@ -276,7 +227,7 @@ def is_subreaper() -> bool:
     try:
         import _ctypes
 
-        answer = _simple("i")()
+        answer = c_type("i")()
         asked = libc().prctl(PR_GET_CHILD_SUBREAPER, _ctypes.byref(answer), 0, 0, 0) == 0
     except (AttributeError, ImportError, OSError):
         return False
@@ -612,7 +563,7 @@ class _TimerCalls:
         self.spec = Struct("@llll")  # struct itimerspec: interval and value, seconds and nanoseconds each
         self._ctypes: Any = _ctypes
         self._create = library.timer_create
-        self._pointer = _simple("P")
+        self._pointer = c_type("P")
         # struct sigevent of Linux: 64 bytes, of which SIGEV_SIGNAL (0) reads the first sixteen.
         self._event = Struct("@Pii48x").pack(0, signal.SIGKILL, 0)
 

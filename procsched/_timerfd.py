@@ -10,7 +10,8 @@ import struct
 import sys
 import time
 
-from procsched._system import libc, lift, offers
+from procsched._libc import libc
+from procsched._system import lift, offers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ No pickle, marshal or import by name can be reached from here: a unit test holds
 
 from __future__ import annotations
 
-from procsched.sandbox.values import PlainError, load
+from procsched.sandbox.plain import PlainError
+from procsched.sandbox.values import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

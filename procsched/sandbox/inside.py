@@ -5,6 +5,8 @@
 The order of the steps is that in which each still can be done: what needs a right comes before it is given up, and the
 filter comes last. Any step that fails ends the process before it was sent the job; nothing is ever left out instead.
 
+Nothing is imported that a start can do without: each module, and each library even more, is on the way to every run.
+
 The rest of the process belongs to the job once it runs. What is written after that is a claim of the job's, also where
 this module writes it: nothing here protects the parent, which reads it with `frames.py`.
 """
@@ -12,34 +14,28 @@ this module writes it: nothing here protects the parent, which reads it with `fr
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
-import _socket as socket
 import errno
-import fcntl
-import functools
 import io
 import os
-import resource
 import sys
 import time
-import traceback
-from binascii import a2b_base64
-from types import CodeType, ModuleType
 
 from procsched.child import current
 from procsched.sandbox import kernel
-from procsched.sandbox.reports import pack_report
-from procsched.sandbox.values import PlainError, dump, load
+from procsched.sandbox.plain import PlainError, dump, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
 # As in `frames.py`, which this process has no use for.
 LONGEST_NAME, LONGEST_MESSAGE, LONGEST_TRACEBACK, LONGEST_NOTE = 200, 10_000, 16 << 10, 500
 PROGRESS_PAUSE = 0.05  # seconds: the parent takes no more
-BALLAST = 1 << 20  # bytes that are let go when memory has run out, so that there is some to say so
-SOURCE_FILE = "<source>"
+# Bytes that are let go when memory has run out, so that there is some to say so: with the modules that takes.
+BALLAST = 4 << 20
+SOURCE_FILE = "source.py"  # there is none of that name
 NOWHERE = "/procsched-nowhere"
 # What a refusal looks like; anything else means that it was tried.
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EAGAIN)
@@ -78,7 +74,7 @@ class Confiner:
         kernel.landlock(settings["landlock"], settings["rules"])
         self.layers["landlock"] = str(settings["landlock"])
         self.step = "seccomp"
-        program = bytearray(a2b_base64(settings["filter"]))
+        program = bytearray.fromhex(settings["filter"])
         for place in settings["pids"]:
             program[place : place + 4] = os.getpid().to_bytes(4, sys.byteorder)
         kernel.seccomp(bytes(program))
@@ -90,22 +86,22 @@ class Confiner:
         """Set the limits of the kernel, that of memory last."""
         settings = self.settings
         both = {
-            resource.RLIMIT_CORE: 0,
-            resource.RLIMIT_NOFILE: settings["open_files"],
-            resource.RLIMIT_FSIZE: settings["file_size"],
-            resource.RLIMIT_MEMLOCK: 0,
-            resource.RLIMIT_MSGQUEUE: 0,
-            resource.RLIMIT_NICE: 0,
-            resource.RLIMIT_RTPRIO: 0,
+            kernel.RLIMIT_CORE: 0,
+            kernel.RLIMIT_NOFILE: settings["open_files"],
+            kernel.RLIMIT_FSIZE: settings["file_size"],
+            kernel.RLIMIT_MEMLOCK: 0,
+            kernel.RLIMIT_MSGQUEUE: 0,
+            kernel.RLIMIT_NICE: 0,
+            kernel.RLIMIT_RTPRIO: 0,
         }
         if settings["tasks"] is not None:
-            both[resource.RLIMIT_NPROC] = settings["tasks"]
+            both[kernel.RLIMIT_NPROC] = settings["tasks"]
         for which, value in both.items():
-            resource.setrlimit(which, (value, value))
+            kernel.set_limit(which, value)
         cpu = settings["cpu_seconds"]
         used = int(time.process_time())  # whole seconds, where the start was that slow
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu + used, cpu + used + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (settings["memory"],) * 2)
+        kernel.set_limit(kernel.RLIMIT_CPU, cpu + used, cpu + used + 1)
+        kernel.set_limit(kernel.RLIMIT_AS, settings["memory"])
 
     def try_out(self) -> int:
         """Try what must not work; return how much was tried.
@@ -117,16 +113,19 @@ class Confiner:
         settings = self.settings
         # What is never meant to happen does no harm should it happen: signal 0, a limit that is set to what it was.
         attempts: list[tuple[str, Callable[[], object]]] = [
-            ("make a socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()),
-            ("make a pair of datagram sockets", lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)),
+            ("make a socket", lambda: kernel.call("socket", kernel.AF_INET, kernel.SOCK_DGRAM, 0)),
+            ("make a pair of datagram sockets", lambda: kernel.make_pair(kernel.AF_UNIX, kernel.SOCK_DGRAM)),
             # Of what is not there: whether it is refused or only not found is the question.
             ("execute a program", lambda: os.execv(NOWHERE, [NOWHERE])),
             ("give a file away", lambda: os.chown(NOWHERE, -1, -1)),
-            ("have the owner of a descriptor signalled", lambda: fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())),
+            (
+                "have the owner of a descriptor signalled",
+                lambda: kernel.call("fcntl", 0, kernel.F_SETOWN, os.getpid()),
+            ),
             ("outlive the parent", lambda: kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)),
             ("send a signal to the parent", lambda: os.kill(parent, 0)),
             ("signal all that can be", lambda: os.kill(-1, 0)),
-            ("see the parent's limits", lambda: resource.prlimit(parent, resource.RLIMIT_CPU)),
+            ("see the parent's limits", lambda: kernel.see_limit(parent, kernel.RLIMIT_CPU)),
             ("see the parent's priority", lambda: os.getpriority(os.PRIO_PROCESS, parent)),
             ("list the root directory", lambda: os.listdir("/")),
         ]
@@ -135,7 +134,8 @@ class Confiner:
         else:  # in a pid namespace, whose init it may signal, in vain
             attempts = [each for each in attempts if "signal" not in each[0] or "owner" in each[0]]
         hidden = not self.parent  # in a root of its own there may be no such name
-        attempts += [(f"open {path}", functools.partial(_open, path, hidden)) for path in settings["outside"]]
+        for path in settings["outside"]:
+            attempts.append((f"open {path}", lambda path=path: _open(path, hidden)))  # type: ignore[misc]
         for what, attempt in attempts:
             try:
                 attempt()
@@ -254,6 +254,8 @@ def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> N
     Init and bubblewrap hide the wait status and the CPU time. Returns in the process that is to run the job, which has
     no way to the report.
     """
+    from procsched.sandbox.reports import pack_report
+
     pid = os.fork()
     if pid == 0:
         os.close(report_fd)
@@ -285,7 +287,7 @@ def _read(fd: int) -> Any:
         data += piece
         if len(data) == 4 == size:
             size += int.from_bytes(data, "big")
-    return load(data[4:], 1 << 62)
+    return read(data[4:].decode())
 
 
 def _answer(answer: Answer, order: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -364,15 +366,23 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+class Lines:
+    """Knows the source text, for who shows its lines in a traceback (linecache, PEP 302)."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def get_source(self, _name: str) -> str:
+        """Return it."""
+        return self.text
+
+
 def _module_of(text: str) -> ModuleType:
     """Compile and run a source text as a module that is not the main one."""
-    import linecache
-
-    module = ModuleType("source")
+    module: ModuleType = type(sys)("source")
     module.__file__ = SOURCE_FILE
+    module.__loader__ = Lines(text)  # type: ignore[assignment]
     sys.modules["source"] = module
-    # So that a traceback shows its lines.
-    linecache.cache[SOURCE_FILE] = (len(text), None, text.splitlines(True), SOURCE_FILE)
     code: CodeType = compile(text, SOURCE_FILE, "exec", dont_inherit=True)
     exec(code, vars(module))
     return module
@@ -393,7 +403,7 @@ def _describe(number: int, error: BaseException) -> bytes:
     if isinstance(error, PlainError):
         trace = ""
     else:
-        trace = _text(lambda: "".join(traceback.format_exception(error)), "its traceback cannot be had")
+        trace = _text(lambda: _traceback_of(error), "its traceback cannot be had")
     if len(trace) > LONGEST_TRACEBACK:
         trace = trace[: LONGEST_TRACEBACK // 4] + "\n...\n" + trace[-LONGEST_TRACEBACK // 2 :]
     try:
@@ -406,6 +416,12 @@ def _describe(number: int, error: BaseException) -> bytes:
             else b'"exception","message":"it cannot be told"'
         )
         return b'{"kind":"raised","id":%d,"type":%s,"traceback":""}' % (number, words)
+
+
+def _traceback_of(error: BaseException) -> str:
+    import traceback  # half of all that would be imported before the start
+
+    return "".join(traceback.format_exception(error))
 
 
 def _text(make: Callable[[], object], otherwise: str) -> str:

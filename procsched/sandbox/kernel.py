@@ -6,9 +6,9 @@ Everything here acts on the calling process, is called once, in the order that `
 from __future__ import annotations
 
 import os
-from _struct import pack
+import sys
 
-from procsched._system import _simple, libc
+from procsched._libc import c_type, libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,14 +36,28 @@ _QUIET_ABI: Final = 7
 _NO_LOG = 1  # LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF: or else a job could flood the audit log
 
 
+# sys/resource.h, on both machines. The module `resource` is another library to load.
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE = 0, 1, 4, 6, 7
+RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO = 8, 9, 12, 13, 14
+AF_UNIX, AF_INET, SOCK_DGRAM, F_SETOWN = 1, 2, 2, 8
+
+
 def syscall(number: int, *arguments: Any) -> int:
     """Make a system call; integers go as 64 bits, bytes as pointers to them."""
-    long = _simple("l")
+    long = c_type("l")
     made = [long(each) if isinstance(each, int) else each for each in arguments]
     function = libc().syscall
     function.restype = long
     answer = function(long(number), *made)
-    result = int(getattr(answer, "value", answer))
+    return _checked(int(getattr(answer, "value", answer)))
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Call a function of the C library that returns an int, -1 for an error."""
+    return _checked(int(getattr(libc(), name)(*arguments)))
+
+
+def _checked(result: int) -> int:
     if result == -1:
         import _ctypes
 
@@ -52,13 +66,31 @@ def syscall(number: int, *arguments: Any) -> int:
     return result
 
 
+def set_limit(which: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit of this process (setrlimit(2)); without `hard` both to the same."""
+    call("setrlimit", which, _word(soft) + _word(soft if hard is None else hard))
+
+
+def see_limit(pid: int, which: int) -> None:
+    """Ask for a limit of a process (prlimit(2)), for nothing but to see whether that is refused."""
+    call("prlimit", pid, which, None, (c_type("c") * 16)())
+
+
+def make_pair(family: int, kind: int) -> None:
+    """Make a pair of sockets (socketpair(2)) and forget it."""
+    call("socketpair", family, kind, 0, (c_type("c") * 8)())
+
+
+def _word(value: int, size: int = 8) -> bytes:
+    return value.to_bytes(size, sys.byteorder)
+
+
 def prctl(option: int, argument: int) -> None:
     """Set an option of this process (the manual page of that name)."""
-    syscall(_PRCTL_NUMBERS[os.uname().machine], option, argument, 0, 0, 0)
+    call("prctl", *(c_type("L")(each) for each in (option, argument, 0, 0, 0)))
 
 
 MACHINES: Final = ("x86_64", "aarch64")
-_PRCTL_NUMBERS: Final = {"x86_64": 157, "aarch64": 167}
 _SECCOMP_NUMBERS: Final = {"x86_64": 317, "aarch64": 277}
 _CAPSET_NUMBERS: Final = {"x86_64": 126, "aarch64": 91}
 _MOUNT_NUMBERS: Final = {"x86_64": 165, "aarch64": 40}
@@ -74,9 +106,11 @@ def drop_capabilities() -> None:
     for number in range(LAST_CAPABILITY + 1):
         try:
             prctl(PR_CAPBSET_DROP, number)
-        except OSError:  # one that this kernel does not know, or that was dropped and we may not ask
+        except PermissionError:
+            break  # they were dropped, all of them: that right is one of them
+        except OSError:  # one that this kernel does not know
             continue
-    header = pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    header = _word(0x20080522, 4) + bytes(4)  # _LINUX_CAPABILITY_VERSION_3, this process
     syscall(_CAPSET_NUMBERS[os.uname().machine], header, bytes(24))
 
 
@@ -111,11 +145,11 @@ def landlock(version: int, rules: Iterable[tuple[str, int]]) -> list[str]:
         the paths that are not there.
     """
     known = _KNOWN[min(version, max(_KNOWN))]
-    attribute = pack("=Q", known)
+    attribute = _word(known)
     if version >= 4:
-        attribute += pack("=Q", 3)  # bind and connect
+        attribute += _word(3)  # bind and connect
     if version >= 6:
-        attribute += pack("=Q", 3)  # abstract sockets, signals
+        attribute += _word(3)  # abstract sockets, signals
     ruleset = syscall(LANDLOCK_CREATE, attribute, len(attribute), 0)
     missing = []
     for path, rights in rules:
@@ -128,7 +162,7 @@ def landlock(version: int, rules: Iterable[tuple[str, int]]) -> list[str]:
         try:
             if not _is_directory(fd):
                 rights &= _FILE_RIGHTS
-            syscall(LANDLOCK_ADD, ruleset, 1, pack("=Qi", rights & known, fd), 0)
+            syscall(LANDLOCK_ADD, ruleset, 1, _word(rights & known) + _word(fd, 4), 0)
         finally:
             os.close(fd)
     syscall(LANDLOCK_RESTRICT, ruleset, _NO_LOG if version >= _QUIET_ABI else 0)
@@ -145,8 +179,8 @@ def seccomp(program: bytes) -> None:
     import _ctypes
 
     count = len(program) // 8
-    memory = _simple("c") * len(program)
+    memory = c_type("c") * len(program)
     held = memory.from_buffer_copy(program)
     # struct sock_fprog: a length, and a pointer at the next multiple of eight.
-    header = pack("=H6xQ", count, _ctypes.addressof(held))
+    header = _word(count, 2) + bytes(6) + _word(_ctypes.addressof(held))
     syscall(_SECCOMP_NUMBERS[os.uname().machine], 1, 1, header)  # SECCOMP_SET_MODE_FILTER, FLAG_TSYNC

@@ -7,8 +7,8 @@ import sys
 
 from procsched.errors import TaskSerializationError, ValidationError
 from procsched.sandbox import paths
+from procsched.sandbox.plain import PlainError, dump
 from procsched.sandbox.policy import Source
-from procsched.sandbox.values import PlainError, dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,15 +5,14 @@ The helper forks and executes it: ``[bwrap ...] python -I -S -B -c ...``, and th
 
 from __future__ import annotations
 
-from binascii import b2a_base64
-
 from procsched._core.frozen import frozen
 from procsched.sandbox import filters, paths
+from procsched.sandbox.plain import dump
 from procsched.sandbox.promises import TRUNCATE_ABI
-from procsched.sandbox.values import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Final
 
     from procsched.sandbox.paths import Interpreter
@@ -108,7 +107,7 @@ def _settings(policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter) -> 
             [path, rights]
             for path, rights in paths.rules_of(policy, found.reads, scratch=bool(policy.scratch))
         ],
-        "filter": b2a_base64(program, newline=False).decode(),
+        "filter": program.hex(),
         "pids": places,
         "outside": paths.outside_of(policy, found.reads),
         "path": [*_library(found), *found.search],
@@ -150,11 +149,19 @@ def _bwrap(policy: Sandbox, bwrap: str, found: Interpreter) -> list[str]:
             "CAP_SYS_ADMIN",
         ]  # to limit the number of files as well; given up right after
     package = os.path.join(paths.HOME, "procsched")
-    read = sorted({*found.reads, *policy.readable, package}, key=lambda path: (path.count("/"), path))
-    for path in read:
+    for path in _outermost({*found.reads, *policy.readable, package}):
         arguments += ["--ro-bind", path, path]
     for path in sorted(policy.writable):
         arguments += ["--bind", path, path]
     for path in paths._DEVICES:
         arguments += ["--dev-bind-try", path, path]
     return [*arguments, "--remount-ro", "/", "--chdir", "/", "--"]
+
+
+def _outermost(wanted: Iterable[str]) -> list[str]:
+    """Return the paths that are not below another one of them: each mount takes its time, and brings all below it."""
+    made: list[str] = []
+    for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
+        if not any(path.startswith(above.rstrip("/") + "/") for above in made):
+            made.append(path)
+    return made

@@ -1,10 +1,7 @@
-"""Plain data as JSON, written strictly and read with suspicion. Pure.
+"""Reading plain data of which anybody may be the author, and showing it. Pure.
 
-The same code runs in the parent and in the sandboxed process. It imports nothing that could load an object: what an
-untrusted process wrote is text here until every rule below has been checked.
-
-JSON data means None, True, False, int, float, str, list, dict with texts as keys; besides bytes, which travel as
-``{"$bytes": "<base64>"}``. A key of the user's that begins with "$" has another one put before it.
+It imports nothing that could load an object: what an untrusted process wrote is text here until every rule below has
+been checked. `plain.py` says what plain data is, and writes it.
 """
 
 from __future__ import annotations
@@ -12,121 +9,19 @@ from __future__ import annotations
 import json
 import re
 from binascii import Error as Base64Error
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from math import isfinite
+
+from procsched.sandbox.plain import MARK, MOST_DEPTH, MOST_DIGITS, PlainError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-MOST_DEPTH: Final = 64  # of a value; a frame around it is one level more
-MOST_DIGITS: Final = 4300  # of an integer: reading one takes time that grows with the square of them
-_LONGEST_INT: Final = 14_284  # bits of 4300 digits
-_MARK: Final = "$bytes"
 _DIGITS = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
 # A text, or one that does not end: each byte is looked at once, whatever the input.
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-
-
-class PlainError(ValueError):
-    """A value is no plain data, or a text does not hold plain data; says which and where."""
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def dump(value: Any, most_nodes: int, what: str = "the value") -> bytes:
-    """Return plain data as JSON.
-
-    Raises:
-        PlainError: something in it is no plain data; the message names it and says where it hangs.
-    """
-    left = [most_nodes]
-    try:
-        made = _plain(value, 0, left)
-    except _NotPlainError as error:
-        where = "".join(reversed(error.path))
-        raise PlainError(f"{what}{where} {error.text}") from None
-    return _encoder.encode(made).encode()
-
-
-# Made once: what a job does to the module `json` is not to be in the way of its own answer.
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-class _NotPlainError(Exception):
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.path: list[str] = []  # innermost first
-
-
-def _plain(value: Any, depth: int, left: list[int]) -> Any:
-    left[0] -= 1
-    if left[0] < 0:
-        raise _NotPlainError("is one value too many: there may not be so many in all")
-    kind = type(value)
-    if value is None or kind is bool:
-        return value
-    if kind is int:
-        if value.bit_length() > _LONGEST_INT:
-            raise _NotPlainError(f"is an integer of more than {MOST_DIGITS} digits")
-        return value
-    if kind is float:
-        if not isfinite(value):
-            raise _NotPlainError(f"is {value}, for which JSON has no word")
-        return value
-    if kind is str:
-        _check_text(value)
-        return value
-    if kind is bytes:
-        return {_MARK: b2a_base64(value, newline=False).decode()}
-    if kind is not list and kind is not dict:
-        raise _NotPlainError(f"is of type {kind.__name__}, which cannot travel; {_ADVICE.get(kind, _OTHER)}")
-    if depth >= MOST_DEPTH:
-        raise _NotPlainError(f"is nested deeper than {MOST_DEPTH} levels")
-    return _plain_list(value, depth, left) if kind is list else _plain_dict(value, depth, left)
-
-
-def _plain_list(value: list[Any], depth: int, left: list[int]) -> list[Any]:
-    made = []
-    for index, part in enumerate(value):
-        try:
-            made.append(_plain(part, depth + 1, left))
-        except _NotPlainError as error:
-            error.path.append(f"[{index}]")
-            raise
-    return made
-
-
-def _plain_dict(value: dict[Any, Any], depth: int, left: list[int]) -> dict[str, Any]:
-    made = {}
-    for key, part in value.items():
-        if type(key) is not str:
-            raise _NotPlainError(f"has the key {key!r:.100}, which is no text; write str(key)")
-        try:
-            _check_text(key)
-            made["$" + key if key.startswith("$") else key] = _plain(part, depth + 1, left)
-        except _NotPlainError as error:
-            error.path.append(f"[{key!r:.100}]")
-            raise
-    return made
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _NotPlainError("is a text with half of a surrogate pair, which UTF-8 cannot hold") from None
-
-
-_OTHER: Final = "JSON data and bytes do: None, bool, int, float, str, list, dict"
-_ADVICE: Final[dict[Any, str]] = {
-    tuple: "make it a list",
-    set: "make it a sorted list",
-    bytearray: "make it bytes",
-}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -178,7 +73,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> Any:
     made = {}
     for key, value in pairs:
         if key.startswith("$"):
-            if key == _MARK and len(pairs) == 1 and type(value) is str:
+            if key == MARK and len(pairs) == 1 and type(value) is str:
                 return _bytes(value)
             if not key.startswith("$$"):
                 raise PlainError(f"has the key {key!r:.100}, which nothing writes")

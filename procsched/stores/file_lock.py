@@ -16,7 +16,7 @@ import select
 import threading
 import time
 
-from procsched import _forks, _system
+from procsched import _forks, _libc, _system
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError
 from procsched.stores import holder
@@ -266,7 +266,7 @@ def _try(descriptor: int) -> bool:
 def _watch(path: str) -> int:
     """Return a descriptor of inotify(7) for a file; -1 where the system has none left, or knows no such thing."""
     try:
-        library = _system.libc()
+        library = _libc.libc()
         descriptor = int(library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     except (AttributeError, OSError):
         return -1

@@ -16,6 +16,7 @@ from procsched.workers.confined import Confined, Pipes, make_pipe
 from procsched.workers.examiner import Examiner, Request
 from procsched.workers.fleet import Fleet
 from procsched.workers.loop import READ
+from procsched.workers.sending import MOST_SPARES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,6 +103,14 @@ class ConfinedFleet(Fleet):
         """Have the helper kill a worker at steady time `at`, should the parent be stuck then."""
         if self.launcher is not None and worker.call is not None:
             self.launcher.limit(worker.number, at)
+
+    def on_dying(self, worker: Worker, *, was_running: bool) -> None:
+        """A worker was sent SIGKILL: its slot is free."""
+        super().on_dying(worker, was_running=was_running)
+        if was_running:
+            self._spares = (
+                MOST_SPARES  # of a pool of one as well: each run needs a start, and two go side by side
+            )
 
     # -- what was written is looked into -----------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from procsched.sandbox.examining import (
 )
 from procsched.sandbox.frames import ENVELOPE, LEAST_CAP, OVER, READ_MOST, Reader, ViolationError
 from procsched.sandbox.judging import failure_of
+from procsched.sandbox.plain import MOST_DEPTH, PlainError, dump
 from procsched.sandbox.policy import Sandbox
 from procsched.sandbox.reports import open_report
-from procsched.sandbox.values import MOST_DEPTH, PlainError, dump, load, one_line, printable
+from procsched.sandbox.values import load, one_line, printable
 from tests.fuzz.choices import Choices
 
 RESULT, NODES = 2000, 50

@@ -49,8 +49,17 @@ def test_an_exception_is_a_claim(sandboxed: Sandboxed) -> None:
     assert answer["outcome"] == "failed"
     assert answer["error"] == "the job says: SystemExit: \\x1b[2J\\nERROR fake"
     assert answer["exception"] == "RemoteError"
-    assert "line 3, in attack" in answer["traceback"]
+    assert "line 3, in attack\n    raise SystemExit(" in answer["traceback"]
     assert "\x1b" not in answer["traceback"]
+
+
+def test_a_job_that_shows_a_traceback_shows_its_lines(sandboxed: Sandboxed) -> None:
+    """By the library's module, which knows the source text."""
+    source = (
+        "import traceback\ndef attack():\n    try: return 1 / 0  # here\n"
+        "    except ZeroDivisionError: traceback.print_exc()"
+    )
+    assert "line 3, in attack\n    try: return 1 / 0  # here" in sandboxed.run(source)["output"]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procsched.sandbox import examining, frames, values
+from procsched.sandbox import plain as plain_data
 from procsched.sandbox.frames import IDLE, LENGTH, OVER, RUNNING, Reader, ViolationError
-from procsched.sandbox.values import MOST_DEPTH, PlainError, dump, load, one_line, printable
+from procsched.sandbox.plain import MOST_DEPTH, PlainError, dump
+from procsched.sandbox.values import load, one_line, printable
 from tests.unit.test_imports import PACKAGE, imports
 
 NODES = 1000
@@ -81,7 +83,7 @@ def test_nothing_that_loads_objects_can_be_reached() -> None:
             assert found.target not in LOADERS, f"{module} imports {found.target}"
             if found.target.startswith("procsched"):
                 waiting.append(found.target)
-    assert seen == {f"procsched.sandbox.{name}" for name in ("examining", "frames", "values")}
+    assert seen == {f"procsched.sandbox.{name}" for name in ("examining", "frames", "plain", "values")}
 
 
 def test_nothing_that_loads_objects_is_loaded() -> None:
@@ -98,7 +100,7 @@ def test_nothing_that_loads_objects_is_loaded() -> None:
         assert f"'{name}'" not in loaded
 
 
-@pytest.mark.parametrize("module", [examining, frames, values])
+@pytest.mark.parametrize("module", [examining, frames, plain_data, values])
 def test_no_builtin_that_runs_text_is_called(module: Any) -> None:
     """Neither `eval` nor any of its kin stands in the source."""
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
@@ -268,8 +270,10 @@ plain = st.recursive(
 
 @given(plain)
 def test_any_plain_data_survives(value: Any) -> None:
-    """What can be written can be read, and is the same."""
-    assert load(dump(value, 10**6), 10**6) == value
+    """What can be written can be read, and is the same; by a process that was sent it as well."""
+    written = dump(value, 10**6)
+    assert load(written, 10**6) == value
+    assert plain_data.read(written.decode()) == value
 
 
 # --- frames ----------------------------------------------------------------------------------------------

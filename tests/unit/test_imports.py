@@ -25,6 +25,7 @@ PACKAGE = Path(procsched.__file__).parent
 
 BOTTOM = {
     "procsched.errors",
+    "procsched._libc",
     "procsched._system",
     "procsched._timerfd",
     "procsched._byvalue",
@@ -47,9 +48,10 @@ EDGES = CORE | BOTTOM | {"procsched.clock", "procsched._logs"}
 
 ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
-    "procsched._system": set(),
+    "procsched._libc": set(),
+    "procsched._system": {"procsched._libc"},
     "procsched._identity": set(),
-    "procsched._timerfd": {"procsched._system"},
+    "procsched._timerfd": {"procsched._libc", "procsched._system"},
     "procsched._byvalue": set(),
     "procsched._forks": set(),
     "procsched._logs": set(),
@@ -76,8 +78,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"procsched", "procsched._identity", "procsched.ids", "procsched._parts", "procsched.child.stored"},
     "procsched.child": {"procsched._core.wire", "procsched._core.failures", *BOTTOM},
     # What reads untrusted frames has no way to anything that loads an object: see tests/unit/test_frames.py.
-    "procsched.sandbox.values": set(),
-    "procsched.sandbox.frames": {"procsched.sandbox.values"},
+    "procsched.sandbox.plain": set(),
+    "procsched.sandbox.values": {"procsched.sandbox.plain"},
+    "procsched.sandbox.frames": {"procsched.sandbox.plain", "procsched.sandbox.values"},
     "procsched.sandbox.examining": {"procsched.sandbox.frames", "procsched.sandbox.values"},
     "procsched.sandbox": EDGES | {"procsched.child"},
     "procsched.workers.base": VOCABULARY,
@@ -468,6 +471,26 @@ def test_unknown_name_is_an_attribute_error() -> None:
     """A name that does not exist is refused as any module refuses it."""
     with pytest.raises(AttributeError, match="module 'procsched' has no attribute 'Schedular'"):
         procsched.Schedular  # noqa: B018
+
+
+def test_a_sandboxed_process_imports_next_to_nothing() -> None:
+    """What it imports is on the way to every run: one small library or two, and none of the large modules."""
+    plain = modules_after("")
+    loaded = modules_after("import procsched.sandbox.inside") - plain
+    known = {
+        "__future__",
+        "errno",
+        "_ctypes",
+        "_json",
+        "_stat",
+        "stat",
+        "genericpath",
+        "posixpath",
+        "os.path",
+        "os",
+    }
+    assert {name for name in loaded if not name.startswith("procsched")} <= known | {"_collections_abc"}
+    assert "procsched._system" not in loaded
 
 
 def test_errors_show_their_public_path_before_anyone_imports_them() -> None:

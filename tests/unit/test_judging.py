@@ -47,7 +47,8 @@ def test_a_result_is_made_anew_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x" * 24, b"x" * 25, pack_report(-1, 1.0, 1), pack_report(0, float("nan"), 1)]
+    "data",
+    [b"", b"x" * 24, b"x" * 25, pack_report(-1, 1.0, 1), pack_report(0, -1.0, 1), pack_report(0, 1.0, -1)],
 )
 def test_what_is_no_report_is_none(data: bytes) -> None:
     """Only a whole report with figures that can be."""

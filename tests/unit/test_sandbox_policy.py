@@ -9,6 +9,7 @@ import pytest
 
 from procsched import Sandbox, SandboxUnavailableError, Source, ValidationError
 from procsched.sandbox.policy import GIVEABLE, PROMISES
+from procsched.sandbox.programs import _outermost
 from procsched.sandbox.promises import WHAT, Facts, Plan, decide
 
 UIDS = range(700_000, 700_064)
@@ -229,3 +230,16 @@ def test_threads_are_counted_where_that_can_be(
     """There are several threads only where the kernel counts those of this sandbox alone, or that was given up."""
     plan = decide(Sandbox(**policy), system)
     assert (plan.threads, plan.tasks) == (threads, tasks)
+
+
+def test_what_is_below_another_path_is_not_mounted_again() -> None:
+    """Paths and not texts: one name may begin like another."""
+    wanted = [
+        "/usr/lib/python3",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/library/a",
+        "/etc/localtime",
+        "/usr/lib/x/y",
+    ]
+    assert _outermost(wanted) == ["/etc/localtime", "/usr/lib", "/usr/lib64", "/usr/library/a"]
