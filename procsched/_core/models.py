@@ -243,6 +243,7 @@ class ExecutionRecord:
         cpu_seconds: CPU time of this attempt; None where unknown or too short to be worth asking.
         peak_rss: bytes, likewise.
         output: tail of stdout and stderr where they were captured.
+        given_up: the promises of its sandbox that nothing kept, in the order of `Sandbox`; empty without one.
     """
 
     attempt: int
@@ -269,6 +270,7 @@ class ExecutionRecord:
     peak_rss: int | None = None
     output: str | None = None
     output_truncated: bool = False
+    given_up: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.outcome is None:

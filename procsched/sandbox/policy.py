@@ -72,7 +72,7 @@ class Sandbox:
         run_as: uids that belong to nobody else, as a range; one for each worker, and the gids of the same numbers.
             Required where this process is root, refused where it is not. Whatever else runs under them is ended.
         give_up: promises that need not be kept where nothing here keeps them: ``names``, ``memory``, ``threads``,
-            ``cpu``, ``scratch``. Shown in every report.
+            ``cpu``, ``scratch``. Shown in every report and record.
     Raises:
         ValidationError: naming the field.
     """

@@ -49,6 +49,7 @@ class Ending:
     peak_rss: int | None = None
     output: str | None = None
     output_truncated: bool = False
+    given_up: tuple[str, ...] = ()
     unloadable: bool = False
 
     def __init__(
@@ -114,6 +115,7 @@ def record_of(
     record.peak_rss = ending.peak_rss
     record.output = ending.output
     record.output_truncated = ending.output_truncated
+    record.given_up = ending.given_up
     record.__class__ = ExecutionRecord
     return record  # type: ignore[no-any-return]
 

@@ -128,6 +128,7 @@ class ConfinedFleet(Fleet):
         def done(found: Findings) -> None:
             told = worker.ending_found(ending, found) if body else ending
             told.output = found.output
+            told.given_up = tuple(self.prepared.report.given_up)
             super(ConfinedFleet, self).tell(worker, call, told, stuck)
             if self._closing:
                 self._check_empty()

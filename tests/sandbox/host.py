@@ -184,6 +184,7 @@ class Host:
             "limit": record.limit,
             "output": record.output,
             "truncated": record.output_truncated,
+            "given_up": list(record.given_up),
             "cpu": record.cpu_seconds,
             "rss": record.peak_rss,
             "traceback": record.traceback,
@@ -231,6 +232,18 @@ class Host:
         for each in psutil.Process().children(recursive=True):
             try:
                 found.append([each.pid, each.uids().real, each.cmdline()])
+            except psutil.Error:
+                continue
+        return found
+
+    def do_names(self) -> Any:
+        """Return what everything below this process calls itself."""
+        import psutil
+
+        found = []
+        for each in psutil.Process().children(recursive=True):
+            try:
+                found.append(each.name())
             except psutil.Error:
                 continue
         return found

@@ -108,6 +108,18 @@ def test_progress_is_passed_on(sandboxed: Sandboxed) -> None:
     assert answer["progress"] == [1, 2, "half\\x1b"]
 
 
+@pytest.mark.parametrize(
+    "body", ["return 1", "raise ValueError", "print('x' * 9000); while True: pass", "import os; os._exit(3)"]
+)
+def test_every_record_says_what_was_given_up(sandboxed: Sandboxed, body: str) -> None:
+    """However the run has ended: the promises that nothing kept, and none that something did."""
+    usual = sandboxed.policy().get("give_up", [])
+    policy = sandboxed.policy(give_up=[*usual, "memory"])  # which is kept all the same
+    source = "def attack():\n    " + body.replace("; ", "\n    ", 1)
+    answer = sandboxed.run(source, policy=policy, timeout=1.0)
+    assert answer["given_up"] == usual
+
+
 def test_the_report_names_every_promise(sandboxed: Sandboxed) -> None:
     """What keeps it, or that it was given up; and the process itself says how it is confined."""
     report = sandboxed.host("report", policy=sandboxed.policy())
