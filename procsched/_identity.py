@@ -10,7 +10,9 @@ STAT_FIELDS_BEFORE_START = 19  # behind the closing parenthesis of the name; pro
 
 def host_name() -> str:
     """Return the name of this machine, for people."""
-    return os.uname().nodename
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    return os.environ.get("COMPUTERNAME", "")  # Windows
 
 
 def boot_id() -> str:

@@ -8,6 +8,7 @@ a request   --> the live scheduler: by the socket beside a SQLite file, or a row
 from __future__ import annotations
 
 import os
+import socket
 import time
 
 from procsched import errors
@@ -103,7 +104,10 @@ class StoreClient:
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
             revision = migrating.revision_of(connection)
         if revision is None:
-            raise StoreError(f"{self.url} is no store of procsched's, or no scheduler has used it yet")
+            raise StoreError(
+                f"{self.url} is no store of procsched's, or no scheduler has used it yet: see the URL, and in "
+                "PostgreSQL the search path"
+            )
         if migrating.is_newer(revision):
             raise StoreError(
                 f"{self.url} was written by a later version of procsched (schema {revision}, this version knows "
@@ -276,6 +280,8 @@ class StoreClient:
             try:
                 return _opened(self._visit(request))
             except StoreInUseError as error:
+                if self._database.path is not None and not hasattr(socket, "AF_UNIX"):
+                    raise  # Windows: nobody can ask it
                 answer = self._ask(request, end) if self._database.path is None else None
                 if answer is not None:
                     return _opened(answer)

@@ -26,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     upgrade = actions.add_parser(
         "upgrade",
         help="bring the tables up to date",
-        description="Bring the tables of a store up to date. Stop its scheduler first. SQLite files are copied before.",
+        description="Bring the tables of a store up to date. Stop its scheduler first: while one has the store this is "
+        "refused. SQLite files are copied before.",
     )
     upgrade.add_argument(
         "--store",

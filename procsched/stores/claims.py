@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import threading
 
 from procsched._logs import say
+from procsched.errors import StoreError
 from procsched.stores.door import Door
 from procsched.stores.file_lock import FileLock
 
@@ -76,6 +78,13 @@ if TYPE_CHECKING:
 
         def guard(self, connection: Connection) -> None:
             """Do the same for the transaction that goes on, where `briefly` does not."""
+
+        def alone(self) -> contextlib.AbstractContextManager[None]:
+            """Have the store in a block in which its tables are changed: nobody schedules from it meanwhile.
+
+            Raises:
+                StoreInUseError: somebody has it.
+            """
 
 
 class Losing:
@@ -159,11 +168,17 @@ class FileClaim(Losing):
         finally:
             self._lock.release()
 
+    alone = briefly
+
 
 def claim_of(database: Database) -> Claim:
     """Return the claim to the store in a database; nothing is taken yet."""
     if database.path is not None:
         return FileClaim(database.path, database.url)
+    if not hasattr(select, "poll"):
+        raise StoreError(
+            "a store on PostgreSQL needs poll(2), which this system does not have: use a SQLite file, or another system"
+        )
     # Here and not above: who has a file does without.
     from procsched.stores.lease import LeaseClaim
 

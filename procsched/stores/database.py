@@ -10,7 +10,7 @@ import contextlib
 from pathlib import Path
 
 from procsched.errors import StoreError, ValidationError
-from procsched.stores import files
+from procsched.stores import files, remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ class Database:
     def reader(self) -> Connection:
         """Return a connection that only reads. Close it after use."""
         if self.path is not None and not self.path.exists():
-            raise StoreError(f"there is no store {self.path}")
+            raise StoreError(
+                f"there is no store {self.path}: see the path; a scheduler makes it when it is started"
+            )
         if self._readers is None:
             self._readers = self._make_engine(read_only=True)
         return self._readers.connect()
@@ -201,7 +203,8 @@ class Database:
         except errors as error:
             cause = getattr(error, "orig", None) or error
             # Not `from error`: its text, which a log would show, may hold what was to be written.
-            raise StoreError(f"{self.url}: {type(cause).__name__}: {self.scrubbed(str(cause))}") from None
+            text = f"{self.url}: {type(cause).__name__}: {self.scrubbed(str(cause))}"
+            raise StoreError(remedies.of_database(text, cause)) from None
 
     def scrubbed(self, text: str) -> str:
         """Return a text of the database's without the password."""

@@ -25,6 +25,7 @@ from procsched import _forks
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import StoreError
+from procsched.stores import remedies
 from procsched.stores.file_lock import Waker
 
 TYPE_CHECKING = False
@@ -259,8 +260,12 @@ class Door:
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
+def _unanswered(why: object) -> str:
+    return f"the scheduler did not answer: {why}; look at the task whether it has obeyed all the same"
+
+
 def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-    """Ask the scheduler of a store, and return its answer; None where none listens.
+    """Ask the scheduler of a store, and return its answer; None where none listens, or none can.
 
     Args:
         store: the real path of the store.
@@ -268,6 +273,8 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
     Raises:
         StoreError: it did not answer, or somebody else listens.
     """
+    if not hasattr(socket, "AF_UNIX"):
+        return None
     path = socket_path(store)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -281,17 +288,20 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
                 f"{path} belongs to another user: only the user of a scheduler, and root, can steer it"
             ) from error
         except OSError as error:
-            raise StoreError(f"{path} cannot be used: {error.strerror or error}") from error
+            raise StoreError(f"{path} cannot be used: {remedies.of_system(error)}") from error
         _pid, user = _peer(connection)
         if user not in (-1, 0, os.geteuid(), os.stat(store).st_uid):
-            raise StoreError(f"at {path} a process of user {user} listens: it is not told anything")
+            raise StoreError(
+                f"at {path} a process of user {user} listens, to whom the store does not belong: it is not told "
+                "anything; see who may write that directory"
+            )
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
             line = _read_line(connection, ANSWER_BYTES, seconds)
         except OSError as error:  # it was ended meanwhile
-            raise StoreError(f"the scheduler did not answer: {error.strerror or error}") from error
+            raise StoreError(_unanswered(error.strerror or error)) from error
         except ValueError as error:
-            raise StoreError(f"the scheduler did not answer: {error}") from error
+            raise StoreError(_unanswered(error)) from error
     try:
         answer = json.loads(line)
     except ValueError:

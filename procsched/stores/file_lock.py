@@ -2,10 +2,10 @@
 
     owner    flock --> jobs.db-owner <-- inotify, pidfd of the owner -- standby, asleep
 
-The lock is flock(2) on a file of its own beside the store: SQLite's locks on the store itself would be dropped if any
-descriptor of that were closed. It belongs to the open file and not to the process, so a fork gives its copy back at
-once (`after_fork`), and an exec does not get one. The file is never removed: whoever opened it just before would lock
-what nobody else finds. Should somebody else remove it, the epoch stops the one that had it.
+The lock is flock(2), on Windows LockFileEx, on a file of its own beside the store: SQLite's locks on the store itself
+would be dropped if any descriptor of that were closed. It belongs to the open file and not to the process, so a fork
+gives its copy back at once (`after_fork`), and an exec does not get one. The file is never removed: whoever opened it
+just before would lock what nobody else finds. Should somebody else remove it, the epoch stops the one that had it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ import time
 from procsched import _forks, _libc, _system
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError
-from procsched.stores import holder
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such lock: there the epoch alone stops the one that came first
-    fcntl = None  # type: ignore[assignment]
+from procsched.stores import holder, remedies
+from procsched.stores.os_lock import try_lock, unlock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ IN_DELETE_SELF: Final = 0x400
 # Seconds between the tries after a sign that the owner may be gone. The kernel tells of a closed file a moment before
 # it drops its lock; where the owner's pid cannot be watched there is no other sign.
 RETRIES: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5)
-LOOK_SECONDS: Final = 1.0  # between tries where the system cannot tell of a change, as macOS
+LOOK_SECONDS: Final = 1.0  # between tries where the system cannot tell of a change, as macOS and Windows
 VISIT_SECONDS: Final = 5.0  # for which a visit is waited for, by looking again and again
 VISIT_PAUSE: Final = 0.02
 HOLDER_BYTES: Final = 4096
@@ -95,6 +91,7 @@ class FileLock:
         self._lock = threading.Lock()  # guards the next two, for a few instructions
         self._waker: Waker | None = None
         self._stopped = False
+        self._stop = threading.Event()  # the same, for systems without poll(2)
         _forks.note(self)
 
     @property
@@ -113,18 +110,21 @@ class FileLock:
         while True:
             descriptor = self._open()
             try:
-                if not _try(descriptor):
+                if not try_lock(descriptor):
                     if standby:
                         self._wait(descriptor)
                     elif not self._outwait_visit(descriptor):
                         raise holder.in_use(self._url, self.read_holder())
                 if self._is_current(descriptor):
                     os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(holder.this_process(self.visiting)).encode() + b"\n", 0)
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    os.write(descriptor, json.dumps(holder.this_process(self.visiting)).encode() + b"\n")
                     self._fd = descriptor
                     return
-            except BaseException:
+            except BaseException as error:
                 os.close(descriptor)
+                if isinstance(error, OSError):  # no space is left, or the file system knows no locks
+                    raise self._refusal("taken", error) from error
                 raise
             os.close(descriptor)  # of a file that somebody has removed
 
@@ -133,20 +133,22 @@ class FileLock:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             self._stopped = False
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # first: who waits is woken by the close
+            self._stop.clear()
+            unlock(descriptor)  # first: who waits is woken by the close
             os.close(descriptor)
 
     def stop_waiting(self) -> None:
         """End a `take` that waits, also one that is to come."""
         with self._lock:
             self._stopped = True
+            self._stop.set()
             if self._waker is not None:
                 self._waker.wake()
 
     def after_fork(self) -> None:
         """In a fork of the process: the lock is the parent's. Closing this copy of the descriptor leaves it that."""
         self._lock = threading.Lock()
+        self._stop = threading.Event()
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -167,9 +169,7 @@ class FileLock:
         try:
             descriptor = os.open(self.path, flags, 0o600)
         except OSError as error:
-            raise StoreError(
-                f"the lock {self.path} of the store cannot be opened: {error.strerror}"
-            ) from error
+            raise self._refusal("opened", error) from error
         try:
             # Whoever may write the store may be its owner: that is others only where it was allowed to be.
             mode = os.stat(self._store).st_mode & 0o666
@@ -179,6 +179,9 @@ class FileLock:
         except (AttributeError, OSError):  # Windows; or the store is only about to be made
             pass
         return descriptor
+
+    def _refusal(self, what: str, error: OSError) -> StoreError:
+        return StoreError(f"the lock {self.path} of the store cannot be {what}: {remedies.of_system(error)}")
 
     def _is_current(self, descriptor: int) -> bool:
         try:
@@ -192,11 +195,16 @@ class FileLock:
         end = real_seconds() + VISIT_SECONDS
         while self.read_holder().get("visiting") and real_seconds() < end:
             time.sleep(VISIT_PAUSE)
-            if _try(descriptor):
+            if try_lock(descriptor):
                 return True
         return False
 
     def _wait(self, descriptor: int) -> None:
+        if not hasattr(select, "poll"):  # Windows
+            while not try_lock(descriptor):
+                if self._stop.wait(LOOK_SECONDS):
+                    raise _stopped()
+            return
         with self._lock:
             if self._stopped:
                 raise _stopped()
@@ -217,7 +225,7 @@ class FileLock:
     def _try_some(self, descriptor: int, waker: Waker) -> bool:
         for pause in RETRIES:
             self._pause(waker, pause)
-            if _try(descriptor):
+            if try_lock(descriptor):
                 return True
         return False
 
@@ -251,16 +259,6 @@ class FileLock:
 
 def _stopped() -> SchedulerStateError:
     return SchedulerStateError("this scheduler was shut down while it stood by for its store")
-
-
-def _try(descriptor: int) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _watch(path: str) -> int:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from procsched.errors import StoreError
+from procsched.stores import remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,51 +48,66 @@ def prepare(path: Path, allow_shared_file: bool) -> bool:
     Raises:
         StoreError: it must not be used, or cannot be made; saying why.
     """
-    kind = file_system_of(path.parent)
+    real = Path(os.path.realpath(path))  # where SQLite puts its companions
+    kind = file_system_of(real.parent)
     if kind in _NETWORK or kind.startswith("fuse."):
         raise StoreError(
             f"{path} is on a file system of the kind {kind}, where SQLite files get corrupted: "
             "put it on a local disk, or use PostgreSQL"
         )
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+        make(path, os.O_EXCL)
     except FileExistsError:
         _refuse_shared(path, allow_shared_file)
         return False
     except OSError as error:
-        raise StoreError(f"the store {path} cannot be made: {error.strerror}") from error
-    os.close(descriptor)
+        raise StoreError(f"the store {path} cannot be made: {remedies.of_system(error)}") from error
     if not allow_shared_file:
-        _refuse_open_directory(path)
+        _refuse_open_directories(path)
     return True
+
+
+def make(path: Path, flags: int) -> None:
+    """Make an empty file for this user alone.
+
+    Args:
+        flags: for `os.open`, beside those that this needs.
+    Raises:
+        OSError: it cannot be made.
+    """
+    flags |= os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    os.close(os.open(path, flags, PRIVATE))
 
 
 def _refuse_shared(path: Path, allow_shared_file: bool) -> None:
     try:
         found = path.stat()
     except OSError as error:
-        raise StoreError(f"the store {path} cannot be opened: {error.strerror}") from error
+        raise StoreError(f"the store {path} cannot be opened: {remedies.of_system(error)}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"the store {path} is no regular file")
-    if allow_shared_file:
-        return
+        raise StoreError(f"the store {path} is no regular file: give the path of one, or of none")
+    if allow_shared_file or not hasattr(os, "geteuid"):
+        return  # on Windows the mode says nothing of others
     remedy = "what is stored is run as code; if they may do that, give allow_shared_file=True"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StoreError(
             f"the store {path} may be written by others (mode {stat.S_IMODE(found.st_mode):o}): chmod 600 it; {remedy}"
         )
     if found.st_uid not in (os.geteuid(), 0):
-        raise StoreError(f"the store {path} belongs to another user (uid {found.st_uid}); {remedy}")
-    _refuse_open_directory(path)
+        raise StoreError(f"the store {path} belongs to another user (uid {found.st_uid}): chown it; {remedy}")
+    _refuse_open_directories(path)
 
 
-def _refuse_open_directory(path: Path) -> None:
-    mode = path.parent.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise StoreError(
-            f"anybody can put another file in the place of the store {path}, because all may write its directory: "
-            "what is stored is run as code; if they may do that, give allow_shared_file=True"
-        )
+def _refuse_open_directories(path: Path) -> None:
+    if not hasattr(os, "geteuid"):
+        return  # as above
+    for directory in {path.parent, Path(os.path.realpath(path)).parent}:
+        mode = directory.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StoreError(
+                f"anybody can put another file in the place of the store {path}, because all may write {directory}: "
+                "chmod o-w it; what is stored is run as code; if they may do that, give allow_shared_file=True"
+            )
 
 
 def mend_companions(path: Path) -> None:
@@ -124,7 +140,7 @@ def file_system_of(directory: Path) -> str:
         place = os.path.realpath(directory)
     except OSError as error:
         raise StoreError(
-            f"the directory {directory} of the store cannot be used: {error.strerror}"
+            f"the directory {directory} of the store cannot be used: {remedies.of_system(error)}"
         ) from error
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

@@ -55,7 +55,7 @@ def is_gone(holder: Mapping[str, Any]) -> bool:
 def in_use(url: str, holder: Mapping[str, Any]) -> StoreInUseError:
     """Return the error for who comes second."""
     pid, host = holder.get("pid"), holder.get("host")
-    whose = "another scheduler" if pid is None else f"the scheduler of process {pid} on {host}"
+    whose = "another process" if pid is None else f"the scheduler of process {pid} on {host}"
     return StoreInUseError(
         f"{url} is in use by {whose}, and one at a time may schedule from a store: end that one, or wait until it "
         "ends with SqlTaskStore(..., standby=True); procsched.connect(url) and `procsched ps` look at it and steer it",

@@ -25,7 +25,7 @@ import threading
 from procsched import _forks
 from procsched._logs import say
 from procsched.clock import real_seconds
-from procsched.errors import SchedulerStateError, StoreError
+from procsched.errors import SchedulerStateError, StoreError, StoreInUseError
 from procsched.stores import holder
 from procsched.stores.claims import Losing
 from procsched.stores.file_lock import Waker
@@ -67,7 +67,7 @@ _RENEW: Final = (
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 )
 _END: Final = "DELETE FROM meta WHERE key = 'lease until'"
-_OWNER: Final = "SELECT pid, host, boot_id, process_started FROM owner WHERE id = 1"
+_OWNER: Final = "SELECT pid, host, boot_id, process_started, closed_at FROM owner WHERE id = 1"
 _REQUESTS: Final = f"""
     UPDATE requests SET taken_at = {_NOW} WHERE id IN
         (SELECT id FROM requests WHERE taken_at IS NULL ORDER BY id LIMIT {MOST_REQUESTS})
@@ -141,7 +141,7 @@ class LeaseClaim(Losing):
     def _lock(self, connection: Any, standby: bool) -> None:
         if self.visiting:  # who lives is asked instead
             if not connection.execute(_TRY).fetchone()[0]:
-                raise holder.in_use(self._database.url, self._holder(connection))
+                raise self._in_use(self._holder(connection))
             return
         if not standby:
             import psycopg
@@ -150,7 +150,7 @@ class LeaseClaim(Losing):
             try:
                 connection.execute(_WAIT)
             except psycopg.errors.LockNotAvailable:
-                raise holder.in_use(self._database.url, self._holder(connection)) from None
+                raise self._in_use(self._holder(connection)) from None
             connection.execute("SET lock_timeout = 0")
             return
         self._waits = connection
@@ -165,7 +165,7 @@ class LeaseClaim(Losing):
         return (
             {}
             if found is None
-            else dict(zip(("pid", "host", "boot_id", "process_started"), found, strict=True))
+            else dict(zip(("pid", "host", "boot_id", "process_started", "closed_at"), found, strict=True))
         )
 
     def _wait_out(self, connection: Any) -> None:
@@ -284,8 +284,26 @@ class LeaseClaim(Losing):
         from sqlalchemy import text
 
         if self._connection is None and not connection.execute(text(_TRY_IN_TRANSACTION)).scalar():
-            found = connection.execute(text(_OWNER)).mappings().first()
-            raise holder.in_use(self._database.url, {} if found is None else dict(found))
+            there = connection.execute(text(_EXISTS)).scalar()
+            found = connection.execute(text(_OWNER)).mappings().first() if there else None
+            raise self._in_use({} if found is None else dict(found))
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """See `Claim`."""
+        if self._connection is not None:
+            yield
+            return
+        self.take(False)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _in_use(self, found: dict[str, Any]) -> StoreInUseError:
+        """Return the error for who finds the lock taken: by the owner that is written down, or by another one."""
+        gone = found.get("closed_at") is not None or holder.is_gone(found)
+        return holder.in_use(self._database.url, {} if gone else found)
 
     def _keep(self) -> None:
         fresh = True

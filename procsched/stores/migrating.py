@@ -8,8 +8,7 @@ from pathlib import Path
 from sqlalchemy import inspect, text
 
 from procsched.errors import StoreError
-from procsched.stores import schema
-from procsched.stores.files import PRIVATE
+from procsched.stores import files, schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def copy_file(connection: Connection, path: Path, revision: str) -> Path:
     import sqlite3
 
     target = path.with_name(f"{path.name}.schema-{revision}")
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE))
+    files.make(target, os.O_TRUNC)
     copy = sqlite3.connect(target)
     try:
         source: Any = connection.connection.driver_connection

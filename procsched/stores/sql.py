@@ -185,13 +185,19 @@ class SqlTaskStore:
             if self._database.path is not None:
                 migrating.copy_file(connection, self._database.path, revision)
         with connection.begin():
+            self._claim.guard(connection)  # two that make the tables at once are in each other's way
             migrating.upgrade(connection)
 
     def upgrade(self) -> tuple[str | None, str]:
-        """Bring the tables up to date, whatever `auto_migrate` says. Return the revisions before and after."""
+        """Bring the tables up to date, whatever `auto_migrate` says. Return the revisions before and after.
+
+        Raises:
+            StoreInUseError: a scheduler has the store, or somebody else upgrades it; nothing was changed.
+            StoreError: it cannot be done; saying why.
+        """
         from procsched.stores import migrating
 
-        with self._lock, self._database.speaking(), self._claim.briefly():
+        with self._lock, self._database.speaking(), self._claim.alone():
             engine = self._database.engine()
             try:
                 with engine.connect() as connection:
@@ -200,7 +206,7 @@ class SqlTaskStore:
                     if revision is not None and migrating.is_newer(revision):
                         raise StoreError(
                             f"{self._database.url} has schema {revision}, and this version of procsched knows "
-                            f"{migrating.newest()}: upgrade procsched"
+                            f"{migrating.newest()}: upgrade procsched; nothing was changed"
                         )
                     if revision != migrating.newest():
                         self._migrate(connection, revision, asked=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from procsched import FakeClock, OneTime, Outcome, SqlTaskStore, StoreError, TaskStatus
+from procsched import FakeClock, OneTime, Outcome, SqlTaskStore, StoreError, StoreInUseError, TaskStatus
 from procsched.cli.__main__ import main
-from procsched.stores import migrating, schema
-from procsched.testing.stores import AT, change, record_of
+from procsched.stores import lease, migrating, schema
+from procsched.testing.stores import AT, change, make_task, record_of
 from tests import postgres as pg
 from tests import stored, support
 from tests.unit.scheduling import START
@@ -168,6 +172,59 @@ def test_postgresql_is_migrated_by_the_command(
     store = SqlTaskStore(url)
     assert len(store.open(lambda: AT).tasks) == 1
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_nobody_upgrades_under_a_scheduler(
+    kind: str, path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It is named, and nothing is changed."""
+    monkeypatch.setattr(lease, "BUSY", "1ms")
+    url = f"sqlite:///{path}" if kind == "sqlite" else request.getfixturevalue("postgres").new_database()
+    store = SqlTaskStore(url)
+    store.open()
+    upgrades: list[object] = []
+    monkeypatch.setattr(migrating, "upgrade", upgrades.append)
+    monkeypatch.setattr(migrating, "newest", lambda: "9999")
+    assert main(["db", "upgrade", "--store", url]) == 1
+    assert f"in use by the scheduler of process {os.getpid()} " in capsys.readouterr().err
+    assert upgrades == []
+    store.close()
+    assert main(["db", "upgrade", "--store", url]) == 0
+    assert len(upgrades) == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_do_not_upgrade_at_once(
+    kind: str, path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is told, as is a scheduler that comes meanwhile; also where there are no tables yet."""
+    url = f"sqlite:///{path}" if kind == "sqlite" else request.getfixturevalue("postgres").new_database()
+    begun, goes_on = threading.Event(), threading.Event()
+    real = migrating.upgrade
+
+    def upgrade(connection: Any) -> None:
+        begun.set()
+        assert goes_on.wait(support.TIMEOUT)
+        real(connection)
+
+    monkeypatch.setattr(migrating, "upgrade", upgrade)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(SqlTaskStore(url).upgrade)
+        assert begun.wait(support.TIMEOUT)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(lease, "BUSY", "1ms")
+                for method in ("upgrade", "open"):
+                    with pytest.raises(StoreInUseError, match="in use by"):
+                        getattr(SqlTaskStore(url), method)()
+            if kind == "postgresql":
+                with pytest.raises(StoreInUseError, match="in use by another process"):
+                    SqlTaskStore(url, auto_migrate=True).save(make_task(1))
+        finally:
+            goes_on.set()
+        assert first.result(support.TIMEOUT) == (None, "0001")
+    assert SqlTaskStore(url).upgrade() == ("0001", "0001")
 
 
 def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

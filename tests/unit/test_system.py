@@ -162,6 +162,50 @@ def test_a_system_without_any_of_it() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# Windows has the lock, and not these.
+WINDOWS_STORE = """
+import errno, fcntl, os, select, socket, subprocess, sys, tempfile, types
+import alembic.command, alembic.config, sqlalchemy.dialects.sqlite  # they look where they are
+msvcrt = types.ModuleType("msvcrt")
+msvcrt.LK_NBLCK, msvcrt.LK_UNLCK = 2, 0
+def locking(descriptor, mode, count, flock=fcntl.flock, how={2: fcntl.LOCK_EX | fcntl.LOCK_NB, 0: fcntl.LOCK_UN}):
+    try: flock(descriptor, how[mode])
+    except BlockingIOError: raise PermissionError(errno.EACCES, "Permission denied")
+msvcrt.locking = locking
+sys.modules["msvcrt"] = msvcrt
+for name in "pwrite O_CLOEXEC O_NOFOLLOW O_DIRECTORY fchmod uname".split(): delattr(os, name)
+"""
+
+USE_STORE = """
+from procsched import *
+place = tempfile.mkdtemp()
+url = f"sqlite:///{place}/jobs.db"
+with Scheduler(pool=ThreadPool(1), store=SqlTaskStore(url)) as scheduler:
+    task = scheduler.schedule("t", print, OneTime(0), args=("run",), key="t")
+    assert scheduler.wait(task, 10).ok
+    try: Scheduler(pool=InlinePool(), store=SqlTaskStore(url)).start()
+    except StoreInUseError as error: assert error.pid == os.getpid(), error
+    try: connect(url, timeout=1).pause("task-1")
+    except StoreInUseError as error: assert error.pid == os.getpid(), error
+with Scheduler(pool=ThreadPool(1), store=SqlTaskStore(url)) as scheduler:
+    assert [each.outcome for each in scheduler.history()] == ["succeeded"]
+assert connect(url).cancel("task-1") is False
+import shutil; shutil.rmtree(place)
+"""
+
+
+def test_a_store_on_a_system_without_any_of_it() -> None:
+    """As on Windows: a SQLite store has its lock, goes on after a restart, and can be changed while nobody has it."""
+    source = (
+        WINDOWS_STORE
+        + BARE.format(names=MODULES, platform="win32")
+        + "import logging; logging.disable()\n"
+        + USE_STORE
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "run\n", "")
+
+
 def test_macos_starts_by_exec(monkeypatch: pytest.MonkeyPatch) -> None:
     """There nothing is forked: its libraries fail in a fork. (Not run there: by its documentation.)"""
     assert _system.offers("fork")
