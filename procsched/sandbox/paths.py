@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 
+from procsched import _places
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 from procsched.sandbox import kernel
@@ -141,11 +142,17 @@ def check_named(policy: Sandbox) -> None:
             raise ValidationError(f"writable has {path!r}, which is no directory")
         for name, places in trusted.items():
             for place in places:
-                if is_within(path, [place]) or is_within(place, [path]):
+                if _places.overlap(path, place):
                     raise ValidationError(
                         f"writable has {path!r}, which holds or is in {name} ({place}): what a job writes there "
                         "would be run by others; name a directory of its own"
                     )
+        store = _places.store_near(path)
+        if store is not None:
+            raise ValidationError(
+                f"writable has {path!r}, and a durable store is there ({store}): what it holds is run as code, and its "
+                "socket steers a scheduler; name a directory of its own, or keep the store elsewhere"
+            )
 
 
 def check_readable_by(uid: int, paths: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ import socket
 import struct
 import threading
 
-from procsched import _forks
+from procsched import _forks, _places
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import StoreError
@@ -48,7 +48,7 @@ def socket_path(store: str) -> str:
     directory, name = os.path.split(store)
     if len(os.fsencode(name)) > _NAME_BYTES:
         name = f"procsched-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
-    return os.path.join(directory, f"{name}-control")
+    return os.path.join(directory, name + _places.CONTROL)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from procsched import _places
 from procsched.errors import StoreError
 from procsched.stores import remedies
 
@@ -49,6 +50,12 @@ def prepare(path: Path, allow_shared_file: bool) -> bool:
         StoreError: it must not be used, or cannot be made; saying why.
     """
     real = Path(os.path.realpath(path))  # where SQLite puts its companions
+    writable = _places.writable_near(str(path.parent)) or _places.writable_near(str(real.parent))
+    if writable is not None:
+        raise StoreError(
+            f"the store {path} is beside, or within, {writable}, where sandboxed jobs of this process may write: what "
+            "is stored is run as code; keep the store in a directory of its own, or name another one in writable="
+        )
     kind = file_system_of(real.parent)
     if kind in _NETWORK or kind.startswith("fuse."):
         raise StoreError(

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 
-from procsched import _forks, _identity
+from procsched import _forks, _identity, _places
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
 from procsched.errors import StoreError, StoreInUseError
@@ -86,6 +86,8 @@ class SqlTaskStore:
             None if records_per_task is None else whole_number("records_per_task", records_per_task)
         )
         self._database = Database(url, allow_shared_file)
+        if self._database.path is not None:
+            _places.note_store(self, str(self._database.path))
         self._standby = standby
         self._claim = claim_of(self._database)
         self._alive_at: float | None = (

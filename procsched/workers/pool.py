@@ -118,6 +118,9 @@ class ProcessPool(Booker):
         if sandbox is not None:
             options.check_confined()
             self._prepared = _prepared(sandbox, size)
+            from procsched import _places
+
+            _places.note_writable(self, sandbox.writable)
         super().__init__(size, options)
         self.paths: dict[str, int] = {}  # see `Stats.paths`; guarded by lock
         self.real_clock = True
@@ -325,6 +328,10 @@ class ProcessPool(Booker):
 
     def on_closed(self) -> None:
         """The last process of the pool is gone."""
+        if self._prepared is not None:
+            from procsched import _places
+
+            _places.forget_writable(self)
         self._closed.set()
         self.loop.stop()
 

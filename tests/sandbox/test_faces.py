@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import socket
 from typing import Any
 
 import pytest
@@ -15,13 +17,18 @@ from procsched import (
     SandboxUnavailableError,
     Scheduler,
     Source,
+    SqlTaskStore,
+    StoreError,
     ValidationError,
     killable,
     run,
 )
 from procsched.sandbox import prepare
+from procsched.sandbox.paths import check_named
 from procsched.sandbox.policy import PROMISES
 from procsched.sandbox.promises import Facts
+from procsched.stores.door import socket_path
+from procsched.workers import pool as pool_module
 from tests.sandbox import hosts
 from tests.sandbox.conftest import Sandboxed
 
@@ -234,6 +241,48 @@ def test_places_that_others_load_code_from_cannot_be_writable(
     policy = Sandbox(writable=(str(named),), give_up={"scratch"})
     with pytest.raises(ValidationError, match="would be run by others"):
         prepare.prepare(policy, facts)
+
+
+@pytest.mark.parametrize("where", ["there", "below", "above", "a socket"])
+def test_the_place_of_a_store_cannot_be_writable(where: str, tmp_path: Any) -> None:
+    """That of a store which this process has, and where the socket of any process's store is; each with the remedy."""
+    place = tmp_path / "a" / "b"
+    (place / "c").mkdir(parents=True)
+    facts = Facts("linux", "x86_64", 1000, "", 7, "/bin/bwrap")
+    named = {"below": place / "c", "above": tmp_path}.get(where, place)
+    policy = Sandbox(writable=(str(named),), give_up={"scratch"})
+    check_named(policy)
+    if where == "a socket":
+        with socket.socket(socket.AF_UNIX) as theirs:
+            theirs.bind(socket_path(str(place / "jobs.db")))
+        what: Any = str(place / "jobs.db-control")
+    else:
+        what = SqlTaskStore(f"sqlite:///{place / 'jobs.db'}")
+    words = "name a directory of its own, or keep the store elsewhere"
+    with pytest.raises(ValidationError, match=f"a durable store is there .*{words}"):
+        prepare.prepare(policy, facts)
+    if where != "a socket":
+        del what
+        gc.collect()
+        check_named(policy)
+
+
+def test_a_store_is_not_opened_where_jobs_may_write(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there is a pool whose jobs may."""
+    monkeypatch.setattr(pool_module, "_prepared", lambda _sandbox, _size: object())
+    place = tmp_path / "jobs"
+    place.mkdir()
+    pool = ProcessPool(1, sandbox=Sandbox(writable=(str(tmp_path),), give_up={"scratch"}))
+    store = SqlTaskStore(f"sqlite:///{place / 'jobs.db'}")
+    with pytest.raises(
+        StoreError, match=r"where sandboxed jobs of this process may write.* keep the store in"
+    ):
+        store.open()
+    assert not list(place.iterdir())
+    del pool
+    gc.collect()
+    store.open()
+    store.close()
 
 
 def test_paths_that_are_not_there_are_refused(tmp_path: Any) -> None:

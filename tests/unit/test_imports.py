@@ -33,6 +33,7 @@ BOTTOM = {
     "procsched._interrupts",
     "procsched._jitter",
     "procsched._parcels",
+    "procsched._places",
 }
 VOCABULARY = {
     "procsched.errors",
@@ -57,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched._logs": set(),
     "procsched._interrupts": set(),
     "procsched._jitter": set(),
+    "procsched._places": set(),
     "procsched._parcels": {"procsched._system"},
     "procsched._core.frozen": {"procsched._core.names"},
     "procsched._core.names": {"procsched.errors"},
