@@ -64,10 +64,12 @@ def apart(function: Callable[[], object]) -> None:
         function()
         return
     done = Latch()
+    turn = [None]  # whoever takes it out makes the call, or sees to it that it is not made; a pop is atomic
     raised: list[BaseException] = []
 
     def call() -> None:
         try:
+            turn.pop()
             function()
         except BaseException as error:
             raised.append(error)
@@ -77,9 +79,16 @@ def apart(function: Callable[[], object]) -> None:
     try:
         # Not by `threading.Thread`, whose `start` waits for the thread and takes locks.
         _thread.start_new_thread(call, ())
-    except RuntimeError:  # the system has no thread left: let the call itself say so
-        function()
-        return
+    except BaseException as error:
+        try:
+            turn.pop()
+        except IndexError:  # a handler, behind the start: the call is on its way
+            raised.append(error)
+        else:
+            if not isinstance(error, RuntimeError):
+                raise
+            function()  # the system has no thread left: let the call itself say so
+            return
     while not done.is_set:
         try:
             done.wait()

@@ -228,7 +228,13 @@ HANGS: tuple[Callable[[str], object], ...] = (
 )
 
 
-@killable(timeout=1.0)
+def sleep_if_told(path: str) -> None:
+    """Sleep where there is a path."""
+    if path:
+        sleep(path)
+
+
+@killable(timeout=2.5)  # the pool behind it loads this module first
 def hang_or_add(path: str, left: int = 0, right: int = 0) -> int:
     """Hang where there is a path."""
     if path:

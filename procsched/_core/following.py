@@ -293,8 +293,20 @@ class Following(Registry):
         elif why == REVIVE:
             self._settle_revive(entry, answer, wall, line)
         else:
+            entry.held = False
             self._follow(entry, question.ended, answer, error, wall, line)
         return True
+
+    def ask_again(self, questions: list[Question]) -> None:
+        """Put back questions that were taken and not settled: whoever took them was interrupted."""
+        left = [each for each in questions if each in self.open_questions]
+        self.questions[:0] = [each for each in left if each not in self.questions]
+
+    def forget_questions(self, answers: list[bool | Question]) -> None:
+        """Forget what was to be asked for a request that was interrupted: its task stays as it is."""
+        for each in answers:
+            if isinstance(each, Question):
+                self.open_questions.discard(each)
 
     def _place(self, entry: Entry, due_at: float, wall: float, line: float) -> None:
         """Queue a planned slot, as ready where it is due: in the heap an open window would plan it anew."""

@@ -54,7 +54,6 @@ class Requests(Following):
         if entry.status is not PAUSED:
             return False
         self.withdraw(entry)
-        entry.held = False
         ended = entry.ended
         if ended is not None and ended.verdict == UNLOADABLE and entry.kind == planning.ONCE:
             ended = entry.ended = None  # its only slot has not run

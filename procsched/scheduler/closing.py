@@ -288,8 +288,7 @@ class ClosingDriver(WaitingDriver):
         level = logging.INFO if self._exiting else logging.WARNING
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
             if ids and log.isEnabledFor(level):
-                with self._inside:
-                    say(level, "the shutdown %s tasks %s", what, ", ".join(ids))
+                self._inside.call(say, level, "the shutdown %s tasks %s", what, ", ".join(ids))
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------

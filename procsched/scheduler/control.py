@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
-from procsched._core.entries import BY_CANCEL, BY_REQUEST
+from procsched._core.entries import BY_CANCEL, BY_REQUEST, RESUME
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, Stats, TaskStatus
+from procsched._interrupts import apart
 from procsched.errors import (
     ScheduleError,
     SchedulerStateError,
@@ -92,30 +93,27 @@ class Control(RestartingDriver):
         """Resume or revive: a slow schedule is asked in the calling thread, with no lock held."""
         self._require_open()
         self.refuse_handler()
+        answers: list[bool | Question] = []
 
-        def ask() -> bool | Question:
-            moment = self._moment_locked()
-            answer = (
-                self.engine.resume(entry, *moment) if what == "resume" else self.engine.revive(entry, *moment)
-            )
-            self._hand_over_locked()
-            return answer
-
-        while True:
+        def ask() -> None:
             with self._lock:
                 self._require_open()
                 entry = self._entry_locked(task)
                 self._refuse_unreadable(entry)
-                answer = self._whole_locked(ask)
-            if isinstance(answer, bool):
-                break
-            if what == "revive":
-                answer = self._ask_for_revival(answer)
-                break
-            self._answer(answer)
-            if entry.status is not TaskStatus.PAUSED:
-                answer = True
-                break
+                request = self.engine.resume if what == "resume" else self.engine.revive
+                answers.append(request(entry, *self._moment_locked()))
+                self._hand_over_locked()
+
+        answer: bool | None = None
+        try:
+            while answer is None:
+                apart(ask)
+                asked = answers[-1]
+                answer = asked if isinstance(asked, bool) else self._ask_for(asked)
+        except BaseException:
+            with self._lock:
+                self.engine.forget_questions(answers)
+            raise
         self._log_problems()
         self._pump()
         if answer:
@@ -129,22 +127,26 @@ class Control(RestartingDriver):
                 "scheduler that can load its schedule is started"
             )
 
-    def _ask_for_revival(self, question: Question) -> bool:
+    def _ask_for(self, question: Question) -> bool | None:
+        """Ask a slow schedule what a request needs to know. Return whether that is granted; None: ask anew."""
+        entry = question.entry
+        if question.why == RESUME:
+            self._answer(question)
+            return None if entry.status is TaskStatus.PAUSED else True
         plan, failure = None, None
         try:
-            with self._inside:
-                plan = question.answer()
+            plan = self._inside.call(question.answer)
         except Exception as error:
             failure = error
-        finally:
-            with self._lock:
-                settled = self.engine.settle(question, plan, None, *self._moment_locked())
-                self._hand_over_locked()
+        settled: list[bool] = []
+        apart(lambda: settled.append(self._settle(question, plan, "")))
         if failure is not None:
             raise ScheduleError(
                 f"the task is not revived, its schedule failed: {describe(failure)}"
             ) from failure
-        return settled and plan is not None and plan.due_at is not None
+        if not settled[0]:
+            return None  # somebody else was quicker
+        return plan is not None and plan.due_at is not None
 
     def wake(self) -> None:
         """Look at the clock again: for an injected one that cannot tell when it was moved."""

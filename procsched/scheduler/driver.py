@@ -21,11 +21,11 @@ import threading
 from collections import deque
 
 from procsched._core.engine import Engine
-from procsched._core.entries import AFTER_LOSS, AFTER_RUN, LENT
+from procsched._core.entries import AFTER_LOSS, AFTER_RUN, LENT, RESUME
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
 from procsched._core.timeline import Timeline
-from procsched._interrupts import owner_check
+from procsched._interrupts import apart, owner_check
 from procsched._jitter import draw
 from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock, real_seconds
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from procsched._core.entries import Entry, Question
     from procsched._core.models import ExecutionRecord
+    from procsched._core.planning import Plan
     from procsched.clock import FullClock
     from procsched.protocols import TaskListener, TaskStore
     from procsched.stores.durable import DurableWriter
@@ -67,11 +68,14 @@ class _Inside(threading.local):
 
     depth = 0
 
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_exc: object) -> None:
-        self.depth -= 1
+    def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call user code. Not a context manager: a signal handler that raises would leave the count wrong."""
+        depth = self.depth
+        try:
+            self.depth = depth + 1
+            return function(*args, **kwargs)
+        finally:
+            self.depth = depth
 
 
 class Driver:
@@ -255,16 +259,16 @@ class Driver:
             return
         with self._lock:
             unlogged, self._unlogged = self._unlogged, []
-        with self._inside:
-            for entry, text in unlogged:
-                if entry is None:
-                    say(logging.ERROR, "%s", text)
-                    self._note(text)
-                else:
-                    task = entry.handle.task
-                    fields = _fields(task.id, task.name)
-                    say(logging.ERROR, "task %s (%s): %s", task.id, task.name, text, fields=fields)
-                    self._note(f"task {task.id} ({task.name}): {text}")
+        for entry, text in unlogged:
+            if entry is None:
+                self._inside.call(say, logging.ERROR, "%s", text)
+                self._note(text)
+            else:
+                task = entry.handle.task
+                fields = _fields(task.id, task.name)
+                words = "task %s (%s): %s", task.id, task.name, text
+                self._inside.call(say, logging.ERROR, *words, fields=fields)
+                self._note(f"task {task.id} ({task.name}): {text}")
 
     # --- the pool's side -------------------------------------------------------------------------------
 
@@ -405,20 +409,20 @@ class Driver:
                 self._log_attempt(level, attempt, record, expected)
 
     def _log_attempt(self, level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:
-        with self._inside:
-            say(
-                level,
-                "task %s (%s) attempt %d %s%s%s%s%s",
-                record.task_id,
-                record.name,
-                record.attempt,
-                "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
-                "" if record.error is None else f": {record.error}",
-                _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
-                "" if expected else " (too late to count)",
-                causes_of(record) if level >= logging.WARNING or log.isEnabledFor(logging.DEBUG) else "",
-                fields=_fields(record.task_id, record.name, record.attempt, record.pid),
-            )
+        self._inside.call(
+            say,
+            level,
+            "task %s (%s) attempt %d %s%s%s%s%s",
+            record.task_id,
+            record.name,
+            record.attempt,
+            "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
+            "" if record.error is None else f": {record.error}",
+            _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
+            "" if expected else " (too late to count)",
+            causes_of(record) if level >= logging.WARNING or log.isEnabledFor(logging.DEBUG) else "",
+            fields=_fields(record.task_id, record.name, record.attempt, record.pid),
+        )
 
     def attempt_progressed(self, attempt: Attempt, done: float, total: float | None, note: str) -> None:
         """Hear of progress; from a thread of the pool."""
@@ -443,22 +447,31 @@ class Driver:
         """
         if not self._real:
             self.pool.poke()
-        with self._lock:
-            engine = self.engine
-            wall, line = self._look_locked()
-            moved = engine.promote(wall, line, BATCH)
-            self._make_ready_locked()
-            questions, engine.questions = engine.questions, []
-            self._hand_over_locked()
-            ready = len(engine.ready)
-            outrun, engine.ready.outrun = engine.ready.outrun, False
-        if outrun:
-            self._recall()
-        if ready:
-            self.pool.pump()  # first: what is ready does not wait for slow schedules
-        for question in questions:
-            self._answer(question)
-            self.pool.pump()  # for the same reason
+        questions: list[Question] = []
+        try:
+            with self._lock:
+                engine = self.engine
+                wall, line = self._look_locked()
+                moved = self._whole_locked(engine.promote, wall, line, BATCH)
+                self._make_ready_locked()
+                questions, engine.questions = engine.questions, []
+                self._hand_over_locked()
+                ready = len(engine.ready)
+                outrun, engine.ready.outrun = engine.ready.outrun, False
+            if outrun:
+                self._recall()
+            if ready:
+                self.pool.pump()  # first: what is ready does not wait for slow schedules
+            for question in questions:
+                self._answer(question)
+                self.pool.pump()  # for the same reason
+        except BaseException:
+            # A clock of the user's has raised, or a signal handler where the main thread moves a fake one.
+            if questions:
+                with self._lock:
+                    self.engine.ask_again(questions)
+                    self._wake_timer_locked()
+            raise
         return moved or bool(questions)
 
     def _make_ready_locked(self) -> None:
@@ -472,23 +485,36 @@ class Driver:
         """Have back what is lent and the pool does not know of."""
 
     def _answer(self, question: Question) -> None:
-        """Ask a schedule that may be slow, with no lock held, and settle its answer."""
-        plan, error = None, "asking its schedule was interrupted"
+        """Ask a schedule that may be slow, with no lock held, and settle its answer.
+
+        What a signal handler raises meanwhile is raised here. The question is settled then, or still open.
+        """
+        plan, error = None, ""
         try:
-            with self._inside:
-                plan = question.answer()
-            error = ""
+            plan = self._inside.call(question.answer)
         except Exception as failure:
             error = f"its schedule failed: {describe(failure)}"
-        finally:
-            with self._lock:
-                wall, line = self._moment_locked()
-                self.engine.settle(question, plan, error or None, wall, line)
-                if question.why in (AFTER_RUN, AFTER_LOSS):
-                    self._wake_timer_locked()
-                self._hand_over_locked()
+        except BaseException:
+            if question.why == RESUME or threading.current_thread() is threading.main_thread():
+                raise
+            # No handler runs here: it is the schedule's own, and would come again.
+            self._settle(question, None, "asking its schedule was interrupted")
+            raise
+        apart(lambda: self._settle(question, plan, error))
         if self._unlogged:
             self._log_problems()
+
+    def _settle(self, question: Question, plan: Plan | None, error: str) -> bool:
+        """Bring the engine an answer; False where it came too late.
+
+        Called where no signal handler comes: what it has torn in here could not be mended.
+        """
+        with self._lock:
+            settled = self.engine.settle(question, plan, error or None, *self._moment_locked())
+            if question.why in (AFTER_RUN, AFTER_LOSS):
+                self._wake_timer_locked()
+            self._hand_over_locked()
+        return settled
 
     def _drive(self) -> None:
         """Make passes in the calling thread until nothing is due: what a fake clock's mover does."""

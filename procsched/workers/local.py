@@ -295,11 +295,12 @@ class InlinePool(LocalPool):
 
     def pump(self) -> None:
         """Run calls until the source has none, unless a thread (this one, or another) already does."""
-        with self._lock:
-            if self._owner is not None:
-                return  # whoever it is asks the source again before it stops
-            self._owner = threading.get_ident()
+        mine = False
         try:
+            with self._lock:
+                if self._owner is not None:
+                    return  # whoever it is asks the source again before it stops
+                self._owner, mine = threading.get_ident(), True
             while True:
                 with self._lock:
                     call = self._take_locked()
@@ -308,8 +309,9 @@ class InlinePool(LocalPool):
                         return
                 _tell(call, self._run(call))
         except BaseException:
-            with self._lock:
-                self._owner = None
+            if mine:
+                with self._lock:
+                    self._owner = None
             raise
 
     def stats(self) -> tuple[tuple[WorkerStats, ...], dict[str, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+import procsched
 from procsched import (
+    EventLog,
     InMemoryTaskStore,
     Outcome,
     ProcessExecutor,
@@ -87,8 +90,8 @@ def test_an_executor_is_dropped_under_its_lock(tmp_path: Path) -> None:
 def test_an_iterator_of_results_ends_its_calls_from_under_the_lock(bench: Bench) -> None:
     """Running and waiting calls are cancelled, once the lock is let go."""
     told = bench.path()
-    results: Any = bench.executor.map(faults.hang_or_add, ["", told, told, told])
-    assert next(results) == 0
+    results: Any = bench.executor.map(faults.sleep_if_told, ["", told, told, told])
+    assert next(results) is None
     support.wait_for_file(told)
     items = list(bench.core.open)
     with bench.core.lock:
@@ -185,8 +188,12 @@ def test_a_scheduler_is_asked_under_one_of_its_locks(held: str) -> None:
                 lambda: scheduler.kill(task),
                 lambda: scheduler.pause(task),
                 lambda: scheduler.resume(task),
+                lambda: scheduler.revive(task),
                 lambda: scheduler.schedule_after(print, 0),
                 lambda: scheduler.wait(task, 0),
+                lambda: scheduler.wait_idle(0),
+                lambda: scheduler.add_listener(EventLog()),
+                scheduler.history,
                 scheduler.stats,
                 scheduler.tasks,
                 scheduler.pending,
@@ -195,7 +202,15 @@ def test_a_scheduler_is_asked_under_one_of_its_locks(held: str) -> None:
                 lambda: scheduler.task(task.id),
             ]
             for question in questions:
-                assert isinstance(drop(question), SchedulerStateError)
+                refusal = drop(question)
+                assert isinstance(refusal, SchedulerStateError), refusal
+                assert "finalizer (__del__), has interrupted the scheduler" in str(refusal)
+                assert "call it from a thread" in str(refusal)  # what to do instead
+            # These are for when a lock is held for too long.
+            assert drop(scheduler.health).parts
+            text = io.StringIO()
+            drop(lambda: procsched.dump(text))
+            assert task.id in text.getvalue()
             scheduler.engine.check()
             assert drop(scheduler.shutdown).killed == ()
     assert scheduler.shutdown().killed == ()

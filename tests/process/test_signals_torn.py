@@ -1,129 +1,35 @@
 """A signal handler strikes in the midst of the executor: whatever it interrupts, every other call ends once.
 
-Python runs handlers in the main thread where a function begins, where a loop goes on, and behind a call. `Strike` does
-something at the n-th of these points within the package, and each case goes through them one after the other.
+Each case goes through all points at which a handler may come, one after the other: see `tests.striking`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dis
-import functools
 import itertools
 import os
 import select
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
-import procsched
 from procsched import (
-    EventLog,
     Priority,
     ProcessExecutor,
-    ScheduledTask,
-    Scheduler,
     SchedulerStateError,
     TaskKilledError,
-    ThreadPool,
 )
 from procsched.child.protocol import ANSWERED
 from procsched.future import ProcessFuture
 from procsched.workers.pool import ProcessPool
 from procsched.workers.sending import WorkerState
 from tests import faults, support
-from tests.pools import Bench, Parent, open_gate
-from tests.schedulers import Rig
-
-PACKAGE = str(Path(procsched.__file__).parent)
-LEFT_OUT = {
-    *("mend_locked", "_mend_locked", "_drop_locked", "mend"),  # one handler at a time
-    # They change nothing.
-    *("options", "replace", "_check", "checked_times", "checked_priority", "check_retry", "check_flag"),
-}
-
-
-@functools.cache
-def points(code: CodeType) -> dict[int, bool]:
-    """Return the offsets of the instructions before which a handler may run, and which of them are behind a call.
-
-    The interpreter looks for signals within a call or a jump, so what a handler raises there belongs to that
-    instruction, and what a trace function raises to the one behind: left out where another `except` or `with` applies.
-    """
-    ranges = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-
-    def target(offset: int) -> int:
-        return next((each.target for each in ranges if each.start <= offset < each.end), -1)
-
-    found: dict[int, bool] = {}
-    call = -1
-    for instruction in dis.get_instructions(code):
-        here = instruction.offset
-        if instruction.opname == "RESUME" or (call >= 0 and target(call) == target(here)):
-            found[here] = call >= 0
-        call = here if instruction.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") else -1
-        if instruction.opname.startswith("JUMP_BACKWARD") and target(here) == target(instruction.argval):
-            found[instruction.argval] = False
-    return found
-
-
-class Strike:
-    """Calls `handler` at the `number`-th point within the package that the calling thread comes to, from 1."""
-
-    def __init__(self, number: int, handler: Callable[[], object]) -> None:
-        self.left = number
-        self.handler = handler
-        self.where = ""
-        self.callers: set[int] = set()  # frames whose last instruction has called something in Python
-
-    def __enter__(self) -> Strike:
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        sys.settrace(None)
-
-    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        code = frame.f_code
-        if event == "call":
-            self.callers.add(id(frame.f_back))
-        if not code.co_filename.startswith(PACKAGE) or code.co_name in LEFT_OUT:
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        if event != "opcode":
-            return self.trace
-        returned = id(frame) in self.callers
-        self.callers.discard(id(frame))
-        # Nobody looks for signals where a function in Python returns to one in Python.
-        behind_call = points(code).get(frame.f_lasti)
-        if behind_call is not None and not (behind_call and returned):
-            self.left -= 1
-            if self.left == 0:
-                self.where = f"{code.co_qualname}:{frame.f_lineno} +{frame.f_lasti}"
-                sys.settrace(None)
-                self.handler()
-        return self.trace
-
-
-@contextlib.contextmanager
-def blaming(strike: Strike) -> Iterator[None]:
-    """Say in a failure where the handler came."""
-    try:
-        yield
-    except AssertionError as error:
-        error.add_note(f"the handler came at {strike.where}")
-        raise
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
+from tests.pools import Bench, Parent
+from tests.striking import Strike, blaming, interrupt
 
 
 class Stage:
@@ -397,75 +303,6 @@ def test_a_handler_shuts_down(tmp_path: Path, how: str) -> None:
         if strike.left > 0:
             assert number > 10
             return
-
-
-REQUESTS: dict[str, Callable[[Scheduler, ScheduledTask], object]] = {
-    "schedule": lambda scheduler, _: scheduler.schedule_after(abs, 3600, args=(1,)),
-    "cancel": lambda scheduler, task: scheduler.cancel(task),
-    "pause": lambda scheduler, task: scheduler.pause(task),
-    "resume": lambda scheduler, task: scheduler.resume(task),
-    "stats": lambda scheduler, _: scheduler.stats(),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", REQUESTS)
-@pytest.mark.parametrize("raises", [True, False])
-def test_a_handler_interrupts_a_scheduler(what: str, raises: bool) -> None:
-    """Wherever a handler strikes, and whether it raises or asks for something itself, the books stay in order."""
-    with Scheduler(pool=ThreadPool(1), listeners=[EventLog()]) as scheduler:
-
-        def ask() -> None:
-            with contextlib.suppress(SchedulerStateError):
-                scheduler.schedule_after(abs, 3600, args=(1,))
-
-        for number in itertools.count(1):
-            task = scheduler.schedule_after(abs, 3600, args=(1,))
-            if what == "resume":
-                scheduler.pause(task)
-            with (
-                Strike(number, interrupt if raises else ask) as strike,
-                contextlib.suppress(KeyboardInterrupt),
-            ):
-                REQUESTS[what](scheduler, task)
-            with scheduler._lock:
-                scheduler.engine.check()
-            if strike.left > 0:
-                break
-            scheduler.cancel(task)
-        assert number > 10
-        assert scheduler.wait(scheduler.schedule_after(abs, 0, args=(-1,)), support.TIMEOUT).ok
-        assert scheduler.wait_idle(support.TIMEOUT)
-
-
-@pytest.mark.slow
-def test_a_handler_interrupts_a_scheduler_whose_calls_are_lent(tmp_path: Path) -> None:
-    """KeyboardInterrupt while a task is cancelled that was sent ahead: every other one runs once."""
-    with pytest.MonkeyPatch.context() as patch, Rig(tmp_path, 1) as rig:
-        patch.setattr("procsched.workers.sending.BRIEF", 3600.0)
-        patch.setattr("procsched.workers.dispatch.AHEAD_SECONDS", 3600.0)
-        told = str(tmp_path / "told")
-        for _ in range(10):
-            rig.at_once(faults.leave_line, told, "warm")
-        assert rig.scheduler.wait_idle(support.TIMEOUT)
-        expected = 10
-        for number in itertools.count(1, 2):
-            gate = str(tmp_path / f"gate-{number}")
-            os.mkfifo(gate)
-            rig.at_once(faults.leave_line, told, "held", gate)
-            support.wait_for_file(told, lines=expected + 1)
-            tasks = [rig.at_once(faults.leave_line, told, str(number)) for _ in range(3)]
-            with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
-                rig.scheduler.cancel(tasks[1])
-            open_gate(gate)
-            assert rig.scheduler.wait_idle(support.TIMEOUT), strike.where
-            with rig.scheduler._lock:
-                rig.scheduler.engine.check()
-            expected = len(Path(told).read_text().split())
-            assert [len(task.history) for task in (tasks[0], tasks[2])] == [1, 1], strike.where
-            if strike.left > 0:
-                assert number > 10
-                return
 
 
 STORM = """

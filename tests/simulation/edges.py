@@ -19,7 +19,7 @@ from typing import Any
 from procsched import _system, listeners
 from procsched._logs import log
 from procsched.clock import SystemClock
-from procsched.scheduler import closing, driver, timing, waiting
+from procsched.scheduler import closing, control, driver, timing, waiting
 from procsched.stores import base as stores
 from procsched.workers import booking, dispatch, fleet, hearing, loop, pool, process, sending
 from tests.simulation.world import VIRTUAL, Condition, Gate, Latch, Lock, Strand, World
@@ -265,6 +265,10 @@ class _Threading:
 _OS, _SYSTEM, _SIGNAL, _TIME, _THREADING = _Os(), _System(), _Signal(), _Time(), _Threading()
 
 
+def _call(function: Callable[[], object]) -> None:
+    function()
+
+
 def _places() -> list[tuple[types.ModuleType, str, object]]:
     from tests.simulation.helper import SimulatedGuard, SimulatedLauncher
 
@@ -295,6 +299,8 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (hearing, "_system", _SYSTEM),
         (booking, "_system", _SYSTEM),
         (pool, "_system", _SYSTEM),
+        (driver, "apart", _call),  # no signals come here
+        (control, "apart", _call),
         (driver, "draw", lambda: _world().rng.random()),
     ]
     return found

@@ -7,6 +7,7 @@ leaves the strand until it is woken.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from procsched.clock import SystemClock
@@ -177,8 +178,11 @@ class Inside:
         """How deep the current strand is."""
         return self.depths.get(self.world.current, 0)
 
-    def __enter__(self) -> None:
-        self.depths[self.world.current] = self.depth + 1
-
-    def __exit__(self, *_exc: object) -> None:
-        self.depths[self.world.current] -= 1
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call user code."""
+        strand, depth = self.world.current, self.depth
+        self.depths[strand] = depth + 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.depths[strand] = depth

@@ -98,8 +98,8 @@ MUTATIONS = (
     Mutation(
         "what was sent ahead stays there when something more urgent comes",
         "scheduler/driver.py",
-        "        if outrun:\n            self._recall()\n",
-        "",
+        "            if outrun:\n                self._recall()\n            if ready:\n",
+        "            if ready:\n",
     ),
     Mutation(
         "the timer is not told of an earlier slot",
@@ -156,11 +156,12 @@ MUTATIONS = (
     Mutation(
         "what is ready waits for slow schedules",
         "scheduler/driver.py",
-        "        if ready:\n            self.pool.pump()  # first: what is ready does not wait for slow schedules\n"
-        "        for question in questions:\n            self._answer(question)\n            self.pool.pump()"
-        "  # for the same reason\n",
-        "        for question in questions:\n            self._answer(question)\n"
-        "        if ready or questions:\n            self.pool.pump()\n",
+        "            if ready:\n"
+        "                self.pool.pump()  # first: what is ready does not wait for slow schedules\n"
+        "            for question in questions:\n                self._answer(question)\n"
+        "                self.pool.pump()  # for the same reason\n",
+        "            for question in questions:\n                self._answer(question)\n"
+        "            if ready or questions:\n                self.pool.pump()\n",
     ),
     Mutation(
         "a slot that a slow schedule is asked about is lost in a shutdown",
