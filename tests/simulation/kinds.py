@@ -47,6 +47,7 @@ KINDS = (
         "resume",
         "revive",
         "burst",
+        "resume an urgent one",
         "wake",
     ),
     *(

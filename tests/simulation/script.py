@@ -16,12 +16,12 @@ class Settings:
 
     def __init__(self, rng: random.Random) -> None:
         self.theme = rng.choice(
-            ("grid", "brief", "brief", "crash", "deadline", "deadline", "start", "mixed", "mixed")
+            ("grid", "brief", "brief", "crash", "deadline", "deadline", "start", "mixed", "mixed", "slow")
         )
         self.workers = rng.choice((1, 1, 2, 2, 3))
         self.tasks = rng.randint(1, 3)
         self.operations = rng.randint(3, 16)
-        self.horizon = rng.choice((0.02, 0.1, 0.5, 2.0, 4.0))
+        self.horizon = rng.choice((0.02, 0.1, 0.5, 2.0, 4.0)) if self.theme != "slow" else 4.0
         # Of periods: the longer the run, the fewer slots in a second.
         self.stretch = max(1.0, self.horizon)
         self.slow = rng.choice((0.0, 0.0, 0.02, 0.1))
@@ -69,6 +69,7 @@ class Script:
         self.settings = settings
         self.chances = settings.chances
         self.calm = False  # no further faults: the run comes to its end
+        self.lingers = False  # the next brief call is not
         self.limits: dict[str, tuple[float | None, float]] = {}  # timeout and grace by task
 
     def chance(self, name: str) -> bool:
@@ -125,8 +126,9 @@ class Script:
         brief = truth.task_id.startswith("brief")
         if brief:
             seconds = rng.choice((2e-5, 5e-5, 1e-4, 3e-4))
-            if rng.random() < 0.06:
-                seconds = rng.choice((0.002, 0.02))
+            if rng.random() < 0.06 or self.lingers:
+                seconds = 0.02 if self.lingers else rng.choice((0.002, 0.02))
+                self.lingers = False
         else:
             seconds = rng.choice((0.0003, 0.005, 0.05, 0.05, 0.4, 1.5))
         kind = "raise" if self.chance("raise") else "return"

@@ -57,6 +57,8 @@ class Users:
         self.kinds: tuple[str, ...] = (
             ("once", "once", "once", "after", "rate", "delay")
             if brief
+            else ("cron", "cron", "foreign", "once")
+            if settings.theme == "slow"
             else ("once", "after", "rate", "rate", "delay", "cron", "foreign")
         )
         self.operations: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -80,6 +82,8 @@ class Users:
             ("look at the figures", self.stats),
             ("burst", self.burst),
         )
+        if brief:
+            self.operations += (("resume an urgent one", self.overtake),)
 
     # -- when ------------------------------------------------------------------------------------------------
 
@@ -95,6 +99,8 @@ class Users:
         self.scheduler.start()
         for _ in range(self.settings.tasks):
             self.schedule()
+        if self.settings.theme == "slow":  # which may be while a schedule does not answer
+            self.world.later(self.settings.horizon * self.rng.random(), self.shut_down)
         self.plan()
 
     def plan(self) -> None:
@@ -163,11 +169,11 @@ class Users:
         elif kind == "cron":
             schedule = rng.choice(_CRONS)
         else:
-            schedule = jobs.Foreign(world, period, 0.1)
+            schedule = jobs.Foreign(world, 0.0 if self.settings.theme == "slow" else period, 0.1)
         brief = rng.random() < (0.9 if self.settings.theme == "brief" else 0.25)
         return self._schedule(kind, schedule, brief)
 
-    def _schedule(self, kind: str, schedule: Any, brief: bool) -> str:
+    def _schedule(self, kind: str, schedule: Any, brief: bool, priority: Priority | None = None) -> str:
         rng, world = self.rng, self.world
         action = (jobs.brief if rng.random() < 0.7 else jobs.other_brief) if brief else jobs.long
         timeout = None
@@ -193,7 +199,7 @@ class Users:
             kind,
             action,
             schedule,
-            rng.choice(_PRIORITY),
+            rng.choice(_PRIORITY) if priority is None else priority,
             retry,
             timeout,
             soft_timeout=soft,
@@ -218,6 +224,27 @@ class Users:
         for _ in range(count):
             self._schedule("once", OneTime(self.world.wall() - 1.0), True)
         return str(count)
+
+    def overtake(self) -> str:
+        """Pause an urgent one, and resume it while many that are not are about to run."""
+        now = self.world.wall() - 1.0
+        task = self.scheduler.task(self._schedule("once", OneTime(now), True, Priority.HIGH))
+        self.scheduler.pause(task)
+        for _ in range(self.rng.choice((6, 20))):
+            self._schedule("once", OneTime(now), True, Priority.LOW)
+
+        self._resume_behind(task, 40)
+        return task.id
+
+    def _resume_behind(self, task: Any, looks: int) -> None:
+        """Resume a task once others are sent ahead, from a thread of a user's."""
+        if not self.scheduler.engine.ready.lent and looks:
+            self.world.later(5e-5, lambda: self._resume_behind(task, looks - 1))
+            return
+        self.world.behave.lingers = True  # or else they are done before anybody could be overtaken
+        main, self.main_busy = self.main_busy, True
+        self.run_as_user("resume", lambda: self.scheduler.resume(task))
+        self.main_busy = main
 
     def any(self) -> Any:
         """Return a task."""
