@@ -19,6 +19,6 @@ descriptor readable, on a small forked child that hangs in the same way), which 
 moment. Absolute figures differ between machines, and on a virtual one between two minutes; no test looks at them.
 
 **Files.** `kills.py`, `storms.py`, `idling.py`, `dates.py`, `starting.py`, `throughput.py`, `latency.py`,
-`footprint.py` and `payloads.py` hold the cases; `peers.py` and `streams.py` give the pools one face, `actions.py` what
-they run; `framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
+`footprint.py`, `payloads.py`, `stores.py` and `sandbox.py` hold the cases; `peers.py` and `streams.py` give the pools
+one face, `actions.py` what they run; `framework.py`, `child.py`, `report.py` and `__main__.py` run and print.
 """

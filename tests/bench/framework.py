@@ -28,6 +28,7 @@ GROUPS = (
     "footprint",
     "payloads",
     "stores",
+    "sandbox",
 )
 LIMIT = 300.0  # seconds that one measured process may take
 NOISY = 0.15  # share of the machine that others may use before a figure is marked

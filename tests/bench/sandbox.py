@@ -1,18 +1,22 @@
-"""What a sandbox costs, and what attackers cost a neighbour: ``python -m tests.bench.sandbox``.
+"""What a sandbox costs, and what attackers cost a neighbour.
 
 Measured by a host program of an unprivileged user (and of root, with private uids), because that is who has a sandbox.
-Every figure stands beside one of the same run: a bare interpreter that is started and ends, or a quiet pool.
+The measured process starts it in a mount namespace in which everybody can read the interpreter, as the escape suite
+does.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from typing import Any
+
+from tests.bench.framework import Bar, Figures, case, percentile
 
 HELLO = "def f():\n    return 1"
 FLOODS = {
@@ -34,135 +38,154 @@ def f():
             pass
 """,
     "results": "def f():\n    return [[n] for n in range(30_000)]",
+    "escapes": """
+import os
+def f():
+    os.write(1, b"\\x1b" * 65536)
+    raise ValueError("\\x1b" * 10_000)
+""",
 }
-ROUNDS, LATENCIES = 40, 300
+SHORT = ("results", "escapes")  # these end by themselves, and come again and again
+HELLOS, CALLS = 40, 300
+WAIT = 250.0  # seconds for a host
 
 
-def bare(rounds: int) -> float:
-    """Return the median seconds of starting an interpreter that does nothing."""
+def bare(quick: bool) -> Figures:
+    """Start an interpreter that does nothing, again and again."""
     taken = []
-    for _ in range(rounds):
+    for _ in range(5 if quick else HELLOS):
         begun = time.monotonic()
         subprocess.run([sys.executable, "-I", "-c", "pass"], check=True)
-        taken.append(time.monotonic() - begun)
-    return statistics.median(taken)
+        taken.append((time.monotonic() - begun) * 1000)
+    return {"in_a_row": statistics.median(taken)}
 
 
-def hello(policy: dict[str, Any], rounds: int) -> tuple[float, float]:
-    """Return the median seconds of a call where a process waits for it, and where none does."""
+def hello(layers: str, quick: bool) -> Figures:
+    """One call after another with a process that waits for it; and many at once, which have to wait for one each."""
     from procsched import ProcessExecutor, Sandbox, Source
 
     job = Source(HELLO, "f")
-    with ProcessExecutor(1, timeout=20, sandbox=Sandbox(**policy)) as executor:
+    waited, between = [], []
+    with ProcessExecutor(1, timeout=20, sandbox=Sandbox(**_policy(layers))) as executor:
         executor.submit(job).result()
-        warm, one_by_one = [], []
-        for _ in range(rounds):
-            _wait_idle(executor)
+        for _ in range(5 if quick else HELLOS):
+            while not any(worker.state == "idle" for worker in executor.stats().workers):
+                time.sleep(0.002)
             begun = time.monotonic()
             executor.submit(job).result()
-            warm.append(time.monotonic() - begun)
-        begun = time.monotonic()
-        for future in [executor.submit(job) for _ in range(rounds)]:
+            waited.append((time.monotonic() - begun) * 1000)
+        futures = [executor.submit(job) for _ in range(5 if quick else HELLOS)]
+        last = time.monotonic()
+        for future in futures:
             future.result()
-        one_by_one.append((time.monotonic() - begun) / rounds)
-    return statistics.median(warm), one_by_one[0]
+            now = time.monotonic()
+            between.append((now - last) * 1000)
+            last = now
+    return {"in_a_row": statistics.fmean(between), "waited_p50": statistics.median(waited)}
 
 
-def _wait_idle(executor: Any) -> None:
-    while not any(worker.state == "idle" for worker in executor.stats().workers):
-        time.sleep(0.002)
-
-
-def neighbour(policy: dict[str, Any], flood: str | None) -> tuple[float, float]:
-    """Return median and p99 of the seconds of trusted calls beside ten attackers, or none."""
+def neighbour(flood: str, quick: bool) -> Figures:
+    """Return what trusted calls take beside ten attackers, beside ten processes that only compute, or alone."""
     from procsched import ProcessExecutor, Sandbox, Source
 
+    policy = Sandbox(**_policy("portable"))
+    loops = []
     with (
         ProcessExecutor(1) as trusted,
-        ProcessExecutor(10, timeout=60, sandbox=Sandbox(**policy)) as sandboxed,
+        ProcessExecutor(10, timeout=200, sandbox=policy) as sandboxed,
     ):
         trusted.submit(abs, -1).result()
-        futures = []
-        if flood is not None:
-            futures = [
-                sandboxed.submit(Source(FLOODS[flood], "f")) for _ in range(10 if flood != "results" else 100)
-            ]
+        if flood == "loops":
+            code = "while True: pass"
+            loops = [subprocess.Popen([sys.executable, "-I", "-S", "-c", code]) for _ in range(10)]
+        elif flood:
+            for _ in range(2000 if flood in SHORT else 10):
+                sandboxed.submit(Source(FLOODS[flood], "f"))
             while sum(worker.state == "busy" for worker in sandboxed.stats().workers) < 2:
                 time.sleep(0.01)
         taken = []
-        for _ in range(LATENCIES):
+        for _ in range(30 if quick else CALLS):
             begun = time.monotonic()
             trusted.submit(abs, -1).result()
-            taken.append(time.monotonic() - begun)
+            taken.append((time.monotonic() - begun) * 1000)
             time.sleep(0.005)
+        for process in loops:
+            process.kill()
+            process.wait()
+        sandboxed.shutdown(wait=False, cancel_futures=True)
         sandboxed.kill_workers()
-        del futures
-    taken.sort()
-    return taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
+    return {"p50": percentile(taken, 0.5), "p99": percentile(taken, 0.99)}
 
 
-def busy(count: int) -> list[subprocess.Popen[bytes]]:
-    """Start processes that only compute: what ten attackers cost where they do nothing else."""
-    code = "while True: pass"
-    return [subprocess.Popen([sys.executable, "-I", "-S", "-c", code]) for _ in range(count)]
+def _policy(layers: str) -> dict[str, Any]:
+    from tests.sandbox.host import UIDS
+
+    policy: dict[str, Any] = {"run_as": UIDS} if os.getuid() == 0 else {}
+    return policy | ({"give_up": frozenset({"names"})} if layers == "portable" else {})
 
 
-def measure(uid: int) -> None:
-    """Measure as this user, and print one JSON object."""
-    import os
-
-    from tests.sandbox.host import UIDS, drop
-
-    if uid:
-        drop(uid)
-    own: dict[str, Any] = {"run_as": UIDS} if os.getuid() == 0 else {}
-    portable = {**own, "give_up": frozenset({"names"})}
-    found: dict[str, Any] = {"bare": bare(ROUNDS)}
-    found["portable"] = hello(portable, ROUNDS)
-    found["namespaces"] = hello(own, ROUNDS)
-    found["bare again"] = bare(ROUNDS)
-    found["quiet"] = neighbour(portable, None)
-    loops = busy(10)
-    found["beside ten loops"] = neighbour(portable, None)
-    for process in loops:
-        process.kill()
-        process.wait()
-    for flood in FLOODS:
-        found[f"flood of {flood}"] = neighbour(portable, flood)
-    print(json.dumps(found))
-
-
-def main() -> None:
-    """Start a host for each user and print what it has measured."""
+def by_host(name: str, of_root: bool, quick: bool) -> Figures:
+    """Measure in a host program of another user, or of this one where this is not root."""
     from tests.sandbox import hosts
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uid", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.uid is not None:
-        measure(arguments.uid)
-        return
-    for uid in (hosts.USER, 0) if hosts.IS_ROOT else (0,):
-        words = ("-m", "tests.bench.sandbox", "--uid", str(uid))
-        command = hosts.mounted(uid, *words) if hosts.IS_ROOT else [sys.executable, *words]
-        environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": "/mnt/code" if hosts.IS_ROOT else str(hosts.ROOT)}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)
-        base = statistics.mean((found["bare"], found["bare again"]))
-        print(
-            f"\n{'an unprivileged user' if uid else 'root, with private uids' if hosts.IS_ROOT else 'this user'}"
+    if of_root and not hosts.IS_ROOT:
+        raise ImportError("root, with private uids")
+    uid = 0 if of_root or not hosts.IS_ROOT else hosts.USER
+    words = ("-m", "tests.bench.sandbox", name, str(uid), "quick" if quick else "full")
+    command = hosts.mounted(uid, *words) if hosts.IS_ROOT else [sys.executable, *words]
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    environ["PYTHONPATH"] = "/mnt/code" if hosts.IS_ROOT else str(hosts.ROOT)
+    done = subprocess.run(
+        command, env=environ, stdout=subprocess.PIPE, text=True, timeout=WAIT, check=True, cwd="/"
+    )
+    found: Figures = json.loads(done.stdout)
+    return found
+
+
+MEASURES = {"bare": bare} | {
+    **{layers: functools.partial(hello, layers) for layers in ("portable", "namespaces")},
+    **{flood: functools.partial(neighbour, flood) for flood in ("", "loops", *FLOODS)},
+}
+
+
+def _measured(name: str, *, of_root: bool = False) -> Any:
+    return functools.partial(by_host, name, of_root)
+
+
+case(
+    "sandbox-hello",
+    "a sandboxed call that does nothing, beside the start of a bare interpreter",
+    peers={
+        "bare": _measured("bare"),
+        "procsched": _measured("portable"),
+        "procsched-namespaces": _measured("namespaces"),
+        "procsched-root": _measured("portable", of_root=True),
+        "procsched-root-namespaces": _measured("namespaces", of_root=True),
+    },
+    units={"in_a_row": "ms", "waited_p50": "ms"},
+    bars=tuple(
+        Bar("back to back", "in_a_row", limit, "bare", ours)
+        for ours, limit in (
+            *(("procsched", 3), ("procsched-namespaces", 4)),
+            *(("procsched-root", 3), ("procsched-root-namespaces", 4)),
         )
-        print(f"  a bare interpreter               {base * 1e3:8.1f} ms")
-        for name in ("portable", "namespaces"):
-            warm, cold = found[name]
-            print(f"  hello, {name:<12} one waits    {warm * 1e3:8.1f} ms   {warm / base:5.2f} x")
-            print(f"  hello, {name:<12} in a row     {cold * 1e3:8.1f} ms   {cold / base:5.2f} x")
-        for name, value in found.items():
-            if name.startswith(("quiet", "beside", "flood")):
-                ratio = value[1] / found["quiet"][1]
-                figures = f"p50 {value[0] * 1e3:6.2f} ms, p99 {value[1] * 1e3:6.2f} ms"
-                print(f"  neighbour, {name:<20} {figures}   {ratio:5.2f} x")
+    ),
+)
+case(
+    "sandbox-neighbour",
+    "a call of a pool of trusted code, beside ten sandboxed jobs that flood the parent",
+    peers={"quiet": _measured(""), "ten loops": _measured("loops")}
+    | {f"procsched-{flood}": _measured(flood) for flood in FLOODS},
+    units={"p50": "ms", "p99": "ms"},
+    bars=tuple(
+        Bar(f"beside a flood of {flood}, p99", "p99", 2, "quiet", f"procsched-{flood}") for flood in FLOODS
+    ),
+)
 
 
 if __name__ == "__main__":
-    main()
+    from tests.sandbox.host import drop
+
+    if int(sys.argv[2]):
+        drop(int(sys.argv[2]))
+    print(json.dumps(MEASURES[sys.argv[1]](sys.argv[3] == "quick")))
