@@ -57,10 +57,9 @@ class Change:
         snapshot, position: None where the task is to be forgotten.
         record: of the attempt that has just ended, or None.
         call: what is run, where the task is new.
-        urgent: somebody waits for it. What is not may wait for the next that is.
     """
 
-    __slots__ = ("call", "position", "record", "snapshot", "task_id", "urgent")
+    __slots__ = ("call", "position", "record", "snapshot", "task_id")
 
     def __init__(
         self,
@@ -69,14 +68,12 @@ class Change:
         record: ExecutionRecord | None = None,
         position: Position | None = None,
         call: StoredCall | None = None,
-        urgent: bool = True,
     ) -> None:
         self.task_id = task_id
         self.snapshot = snapshot
         self.record = record
         self.position = position
         self.call = call
-        self.urgent = urgent
 
 
 class Loaded:

@@ -128,7 +128,12 @@ class Database:
             begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
             if not read_only:
                 sqlalchemy.event.listen(engine, "connect", _on_sqlite)
-            sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+
+            def on_begin(connection: Connection) -> None:
+                driver: Any = connection.connection.driver_connection
+                driver.execute(begin)  # not by way of SQLAlchemy, which takes three times as long for it
+
+            sqlalchemy.event.listen(engine, "begin", on_begin)
         return engine
 
     @staticmethod

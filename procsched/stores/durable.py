@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from procsched.stores.changes import DurableStore, Loaded
     from procsched.stores.payloads import StoredCall
 
-# Seconds for which a change that nobody waits for may wait for company. It says in which process a run is; shorter runs
-# than this are not worth a transaction of their own for that.
+# Seconds until it is written in which process a run is. The end of a shorter run comes before that, and replaces it.
 LINGER = 0.05
 
 # Records that wait while a store fails, before the oldest are dropped: some 100 MB, and only where attempts start
 # although nothing can be written (`store_required=False`).
 MOST_RECORDS = 100_000
-MOST_QUEUED = (
-    2 * MOST_RECORDS
-)  # changes that queue up behind one call of a store that hangs, before it is looked at
+MOST_QUEUED = 2 * MOST_RECORDS  # changes behind a call of a store that hangs, until they are looked through
 
 # Seconds for which who does not need the store waits for it: a disk that works is faster.
 GLANCE = 0.25
@@ -71,12 +68,16 @@ class DurableWriter(StoreWriter):
         self.may_start: Callable[[], bool] = getattr(store, "may_start", _always)
         self.calls: dict[str, StoredCall] = {}
         self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
-        self._urgent = False  # somebody waits for what is queued; guarded by _lock
+        # Tasks whose last change says that an attempt is to start: the next one says that it has. By the one who puts.
+        self._intended: set[str] = set()
+        # Changes that say so, by task, and since when the first of them waits; guarded by _lock.
+        self._held: dict[str, Change] = {}
+        self._held_since = 0.0
         self._superseded = 0  # changes that were left out of the batch; the store thread's own
         self._left_out = 0  # changes that were left out of the queue; guarded by _lock
         self._most_queued = MOST_QUEUED  # changes, until the queue is looked through; guarded by _lock
         self._told_dropped = 0  # the store thread's own
-        self._lingers = False  # the thread looks at the queue by itself in a moment; guarded by _lock
+        self._lingers = False  # the thread looks at what is held by itself in a moment; guarded by _lock
 
     @property
     def accepted(self) -> int:
@@ -95,9 +96,19 @@ class DurableWriter(StoreWriter):
         position: Any = None,
     ) -> None:
         """Write `snapshot` in its turn, with the record of the attempt that led to it. Never blocks."""
-        call = self.calls.pop(snapshot.task.id, None) if self.calls else None
-        urgent = not (snapshot.status is RUNNING and position is not None and position.started_at is not None)
-        self._add(Change(snapshot.task.id, snapshot, record, position, call, urgent))
+        task_id = snapshot.task.id
+        call = self.calls.pop(task_id, None) if self.calls else None
+        change = Change(task_id, snapshot, record, position, call)
+        if snapshot.status is RUNNING and position is not None:
+            if position.started_at is None:
+                self._intended.add(task_id)
+            elif task_id in self._intended:
+                self._intended.discard(task_id)
+                self._hold(change)
+                return
+        elif self._intended:
+            self._intended.discard(task_id)
+        self._add(change)
 
     def forget(self, task_id: str) -> None:
         """Delete the task in its turn. Never blocks."""
@@ -111,14 +122,32 @@ class DurableWriter(StoreWriter):
                 self.lost += 1
                 return
             self._changes.append(change)
+            if self._held:
+                self._held.pop(change.task_id, None)  # this one says more
             if len(self._changes) >= self._most_queued:
                 self._thin_queue_locked()
-            self._urgent = self._urgent or change.urgent
             if self.thread is None:
                 self._start_locked()
-            elif self._parked and (change.urgent or not self._lingers):
+            elif self._parked:
                 self._work.notify()  # first, as in the base
                 self._parked = False
+
+    def _hold(self, change: Change) -> None:
+        """Have a change written in a moment, if no later one of its task has come by then."""
+        with self._lock:
+            if self._finished or self._abandoned:
+                return
+            if not self._held:
+                self._held_since = real_seconds()
+            self._held[change.task_id] = change
+            if self._parked and not self._lingers:
+                self._work.notify()
+                self._parked = False
+
+    def _release_held_locked(self) -> None:
+        self._put += len(self._held)
+        self._changes.extend(self._held.values())
+        self._held.clear()
 
     def is_in_trouble(self) -> bool:
         """Return whether the store fails, or does not come back from a call. Takes no lock."""
@@ -145,7 +174,6 @@ class DurableWriter(StoreWriter):
         with self._lock:
             if self.thread is threading.current_thread():
                 return False
-            self._hurry_locked()
             while self._settled < ticket and not self._abandoned:
                 left = end - real_seconds()
                 if left <= 0.0 or (not patient and self.is_in_trouble()):
@@ -156,15 +184,13 @@ class DurableWriter(StoreWriter):
     def flush(self, timeout: float | None) -> bool:
         """Wait until everything put before is written; as in the base."""
         with self._lock:
-            self._hurry_locked()
+            if self._held:
+                self._release_held_locked()
+                self._work.notify()
         return super().flush(timeout)
 
-    def _hurry_locked(self) -> None:
-        if self._changes and not self._urgent:
-            self._urgent = True
-            self._work.notify()
-
     def _give_up_locked(self) -> int:
+        self._held.clear()
         self._changes.clear()
         return super()._give_up_locked()
 
@@ -172,26 +198,26 @@ class DurableWriter(StoreWriter):
         while True:
             with self._lock:
                 self._wait_for_changes_locked()
+                if self._held and (self._closing or self._held_since + LINGER <= real_seconds()):
+                    self._release_held_locked()
                 if not self._changes or self._abandoned:
                     self._finished = True
                     return
                 batch, self._changes = self._changes, deque()
                 self._superseded, self._left_out = self._left_out, 0
-                self._urgent = False
             self._write_all(batch)  # type: ignore[arg-type]
             self._prune()
 
     def _wait_for_changes_locked(self) -> None:
-        """Wait until somebody waits for what is queued, or it has waited long enough; or for the end."""
-        linger: float | None = LINGER
-        while not (self._urgent or self._closing):
-            self._parked, self._lingers = True, linger is not None
-            if self._work.wait(linger):
-                linger = LINGER  # the first change after a while; what comes behind it need not wake us
-            elif self._changes:
-                break
-            else:
-                linger = None
+        """Wait until something is queued, or what is held has waited long enough; or for the end."""
+        while not (self._changes or self._closing):
+            left = None
+            if self._held:
+                left = self._held_since + LINGER - real_seconds()
+                if left <= 0.0:
+                    break
+            self._parked, self._lingers = True, left is not None
+            self._work.wait(left)
         self._parked = self._lingers = False
 
     def open(self, now: Callable[[], float]) -> Loaded:
@@ -248,7 +274,6 @@ class DurableWriter(StoreWriter):
             self._changes.clear()
             self._superseded += self._left_out
             self._left_out = 0
-            self._urgent = False  # with nothing queued that would be the end of the thread
         before = len(batch)
         kept, dropped = thin_out(batch, MOST_RECORDS)
         batch.clear()

@@ -595,7 +595,7 @@ class SqlTaskStore:
     def commit(self, changes: Sequence[tuple[ScheduledTask, ExecutionRecord | None]]) -> None:
         """Write the changes, in their order, all or none."""
         self.write(
-            [Change(task.task.id, task, record, None, _call_of(task.task), True) for task, record in changes]
+            [Change(task.task.id, task, record, None, _call_of(task.task)) for task, record in changes]
         )
 
     def delete(self, task_id: str) -> None:
