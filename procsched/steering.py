@@ -18,8 +18,6 @@ from procsched._core.checks import (
     check_text,
     finite_seconds,
     member_of,
-    unix_seconds,
-    whole_number,
 )
 from procsched._core.models import DEFAULT_RETRY, MisfirePolicy, Outcome, Priority, Task
 from procsched.clock import SystemClock, real_seconds
@@ -108,11 +106,7 @@ class StoreClient:
                 f"{self.url} is no store of procsched's, or no scheduler has used it yet: see the URL, and in "
                 "PostgreSQL the search path"
             )
-        if migrating.is_newer(revision):
-            raise StoreError(
-                f"{self.url} was written by a later version of procsched (schema {revision}, this version knows "
-                f"{migrating.newest()}): upgrade procsched"
-            )
+        migrating.refuse_newer(revision, self.url)
         if revision != migrating.newest():
             raise StoreError(
                 f"{self.url} has the tables of an earlier version of procsched (schema {revision}): "
@@ -159,15 +153,8 @@ class StoreClient:
         limit: int = 100,
     ) -> list[ExecutionRecord]:
         """Return records of attempts, the newest first. As `Scheduler.history`."""
-        if outcome is not None:
-            outcome = member_of(Outcome, "outcome", outcome)
-        if since is not None:
-            if hasattr(since, "total_seconds"):
-                since = SystemClock().now() - finite_seconds("since", since)
-            else:
-                since = unix_seconds("since", since)
-        whole_number("limit", limit)
-        return self._store.history(None if task is None else _id_of(task), outcome, since, limit)
+        kind, start = options.checked_search(outcome, since, limit, SystemClock().now)
+        return self._store.history(None if task is None else _id_of(task), kind, start, limit)
 
     def owner(self) -> dict[str, Any] | None:
         """Return who has the store, or had it last, by the names of the table `owner`; None where nobody ever had."""

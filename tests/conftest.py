@@ -70,6 +70,15 @@ def postgres() -> Iterator[postgres_server.Server]:
         yield server
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the URL of an empty store, of each kind that there is."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("postgres").new_database()
+    return found
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if a process of it is still alive anywhere, whoever its parent is by now."""
     left = support.orphans()

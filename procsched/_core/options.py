@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from procsched._core.checks import check_flag, finite_seconds, whole_number
-from procsched._core.models import Priority, RetryPolicy
+from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
+from procsched._core.models import Outcome, Priority, RetryPolicy
 from procsched._core.names import check_names
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, Final
 
 ON_EXHAUSTED: Final = ("dead_letter", "continue")
@@ -204,3 +204,25 @@ def take_convenience(options: dict[str, Any], action: Any, more: tuple[object, .
 
 
 _NO_RETRY: Final = RetryPolicy(max_attempts=1)
+
+
+def checked_search(
+    outcome: object, since: Any, limit: int, now: Callable[[], float]
+) -> tuple[Outcome | None, float | None]:
+    """Return which records are asked for: with which outcome, and since when in UNIX seconds.
+
+    Args:
+        outcome: a member or its value; None for any.
+        since: UNIX seconds, an aware datetime, or a timedelta back from `now`; None for any time.
+        limit: at most so many.
+    Raises:
+        ValidationError: naming the parameter.
+    """
+    found = None if outcome is None else member_of(Outcome, "outcome", outcome)
+    if since is not None:
+        if hasattr(since, "total_seconds"):
+            since = now() - finite_seconds("since", since)
+        else:
+            since = unix_seconds("since", since)
+    whole_number("limit", limit)
+    return found, since

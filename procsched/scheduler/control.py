@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
+from procsched._core import options
+from procsched._core.checks import check_flag, finite_seconds
 from procsched._core.entries import BY_CANCEL, BY_REQUEST, RESUME
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, Stats, TaskStatus
@@ -282,15 +283,8 @@ class Control(RestartingDriver):
             task_id = getattr(getattr(task, "task", None), "id", None)
             if not isinstance(task_id, str):
                 raise ValidationError(f"task must be a ScheduledTask, its id or None, not {task!r}")
-        if outcome is not None:
-            outcome = member_of(Outcome, "outcome", outcome)
-        if since is not None:
-            if hasattr(since, "total_seconds"):
-                since = self.clock.now() - finite_seconds("since", since)
-            else:
-                since = unix_seconds("since", since)
-        whole_number("limit", limit)
-        return self._read_history(task_id, outcome, since, limit)
+        kind, start = options.checked_search(outcome, since, limit, self.clock.now)
+        return self._read_history(task_id, kind, start, limit)
 
     def stats(self) -> Stats:
         """Return a snapshot: workers, counters, queues and problems."""

@@ -22,7 +22,7 @@ from procsched.stores.memory import DirectWriter, InMemoryTaskStore
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from procsched._core.models import ExecutionRecord, ScheduledTask
     from procsched._parts import Inspection
@@ -98,7 +98,9 @@ class StoreWriter:
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
         self.after_fork()
-        self._queue: deque[Change] = deque()  # guarded by _lock
+        self._queue: deque[Any] = (
+            deque()
+        )  # a `Change` each, or what a subclass has for that; guarded by _lock
         self._put = 0  # changes accepted so far; guarded by _lock
         self._settled = 0  # of these, written or given up; guarded by _lock
         self._parked = False  # guarded by _lock
@@ -220,17 +222,23 @@ class StoreWriter:
 
     def _enqueue(self, change: Change) -> None:
         with self._lock:
-            self._put += 1
-            if self._finished or self._abandoned:
-                self._settled += 1
-                self.lost += 1
-                return
-            self._queue.append(change)
-            if self._parked:
-                self._work.notify()  # first: a signal handler that raises in between must not leave it asleep
-                self._parked = False
-            elif self.thread is None:
-                self._start_locked()
+            self._append_locked(change)
+
+    def _append_locked(self, change: Any) -> None:
+        self._put += 1
+        if self._finished or self._abandoned:
+            self._settled += 1
+            self.lost += 1
+            return
+        self._queue.append(change)
+        if self.thread is None:
+            self._start_locked()
+        elif self._parked:
+            self._wake_locked()
+
+    def _wake_locked(self) -> None:
+        self._work.notify()  # first: a signal handler that raises in between must not leave it asleep
+        self._parked = False
 
     def _start_locked(self) -> None:
         thread = threading.Thread(target=self._run, name="procsched-store", daemon=True)

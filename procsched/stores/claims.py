@@ -109,6 +109,19 @@ class Losing:
             lost(why)
 
 
+@contextlib.contextmanager
+def having(claim: Claim, is_taken: bool) -> Iterator[None]:
+    """Have a store in a block: taken for that, unless it is ours before and afterwards."""
+    if is_taken:
+        yield
+        return
+    claim.take(False)
+    try:
+        yield
+    finally:
+        claim.release()
+
+
 class FileClaim(Losing):
     """The claim to a SQLite store: a lock and a socket beside it."""
 
@@ -156,17 +169,9 @@ class FileClaim(Losing):
     def guard(self, connection: Connection) -> None:
         """See `Claim`."""
 
-    @contextlib.contextmanager
-    def briefly(self) -> Iterator[None]:
+    def briefly(self) -> contextlib.AbstractContextManager[None]:
         """See `Claim`."""
-        if self._lock.held:
-            yield
-            return
-        self.take(False)
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return having(self, self._lock.held)
 
     alone = briefly
 

@@ -67,7 +67,6 @@ class DurableWriter(StoreWriter):
         # Whether a run may begin: not where the store is, or may be, another scheduler's.
         self.may_start: Callable[[], bool] = getattr(store, "may_start", _always)
         self.calls: dict[str, StoredCall] = {}
-        self._changes: deque[Change] = deque()  # takes the place of the base's queue; guarded by _lock
         # Tasks whose last change says that an attempt is to start: the next one says that it has. By the one who puts.
         self._intended: set[str] = set()
         # Changes that say so, by task, and since when the first of them waits; guarded by _lock.
@@ -116,21 +115,11 @@ class DurableWriter(StoreWriter):
 
     def _add(self, change: Change) -> None:
         with self._lock:
-            self._put += 1
-            if self._finished or self._abandoned:
-                self._settled += 1
-                self.lost += 1
-                return
-            self._changes.append(change)
             if self._held:
                 self._held.pop(change.task_id, None)  # this one says more
-            if len(self._changes) >= self._most_queued:
+            self._append_locked(change)
+            if len(self._queue) >= self._most_queued:
                 self._thin_queue_locked()
-            if self.thread is None:
-                self._start_locked()
-            elif self._parked:
-                self._work.notify()  # first, as in the base
-                self._parked = False
 
     def _hold(self, change: Change) -> None:
         """Have a change written in a moment, if no later one of its task has come by then."""
@@ -141,12 +130,11 @@ class DurableWriter(StoreWriter):
                 self._held_since = real_seconds()
             self._held[change.task_id] = change
             if self._parked and not self._lingers:
-                self._work.notify()
-                self._parked = False
+                self._wake_locked()
 
     def _release_held_locked(self) -> None:
         self._put += len(self._held)
-        self._changes.extend(self._held.values())
+        self._queue.extend(self._held.values())
         self._held.clear()
 
     def is_in_trouble(self) -> bool:
@@ -191,7 +179,6 @@ class DurableWriter(StoreWriter):
 
     def _give_up_locked(self) -> int:
         self._held.clear()
-        self._changes.clear()
         return super()._give_up_locked()
 
     def _run(self) -> None:
@@ -200,17 +187,17 @@ class DurableWriter(StoreWriter):
                 self._wait_for_changes_locked()
                 if self._held and (self._closing or self._held_since + LINGER <= real_seconds()):
                     self._release_held_locked()
-                if not self._changes or self._abandoned:
+                if not self._queue or self._abandoned:
                     self._finished = True
                     return
-                batch, self._changes = self._changes, deque()
+                batch, self._queue = self._queue, deque()
                 self._superseded, self._left_out = self._left_out, 0
-            self._write_all(batch)  # type: ignore[arg-type]
+            self._write_all(batch)
             self._prune()
 
     def _wait_for_changes_locked(self) -> None:
         """Wait until something is queued, or what is held has waited long enough; or for the end."""
-        while not (self._changes or self._closing):
+        while not (self._queue or self._closing):
             left = None
             if self._held:
                 left = self._held_since + LINGER - real_seconds()
@@ -270,8 +257,8 @@ class DurableWriter(StoreWriter):
         with self._lock:
             if self._abandoned:
                 return
-            batch.extend(self._changes)
-            self._changes.clear()
+            batch.extend(self._queue)
+            self._queue.clear()
             self._superseded += self._left_out
             self._left_out = 0
         before = len(batch)
@@ -285,9 +272,9 @@ class DurableWriter(StoreWriter):
 
     def _thin_queue_locked(self) -> None:
         """Leave out what need not be written of what waits behind a call that does not end."""
-        before = len(self._changes)
-        kept, dropped = thin_out(self._changes, MOST_RECORDS)
-        self._changes = deque(kept)
+        before = len(self._queue)
+        kept, dropped = thin_out(self._queue, MOST_RECORDS)
+        self._queue = deque(kept)
         self._left_out += before - len(kept)
         self.dropped += dropped
         self._most_queued = max(MOST_QUEUED, 2 * len(kept))
@@ -313,7 +300,7 @@ class DurableWriter(StoreWriter):
         """Delete old records, a few at a time, while nothing waits to be written."""
         try:
             more = True
-            while more and not self._changes and not self._closing:
+            while more and not self._queue and not self._closing:
                 self.busy_since = real_seconds()
                 more = self._durable.prune()
         except Exception as error:  # the next write says what is wrong; nothing is lost by this

@@ -27,7 +27,7 @@ from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError, StoreInUseError
 from procsched.stores import holder
-from procsched.stores.claims import Losing
+from procsched.stores.claims import Losing, having
 from procsched.stores.file_lock import Waker
 
 TYPE_CHECKING = False
@@ -288,17 +288,9 @@ class LeaseClaim(Losing):
             found = connection.execute(text(_OWNER)).mappings().first() if there else None
             raise self._in_use({} if found is None else dict(found))
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         """See `Claim`."""
-        if self._connection is not None:
-            yield
-            return
-        self.take(False)
-        try:
-            yield
-        finally:
-            self.release()
+        return having(self, self._connection is not None)
 
     def _in_use(self, found: dict[str, Any]) -> StoreInUseError:
         """Return the error for who finds the lock taken: by the owner that is written down, or by another one."""

@@ -50,6 +50,19 @@ def is_newer(revision: str) -> bool:
     return revision > newest()
 
 
+def refuse_newer(revision: str | None, url: str) -> None:
+    """Refuse a store that this version of procsched does not know.
+
+    Raises:
+        StoreError: naming the versions.
+    """
+    if revision is not None and is_newer(revision):
+        raise StoreError(
+            f"{url} was written by a later version of procsched (schema {revision}, this version knows {newest()}): "
+            "upgrade procsched; nothing was changed"
+        )
+
+
 def copy_file(connection: Connection, path: Path, revision: str) -> Path:
     """Copy a SQLite store, as it is, to a file beside it, before its tables are changed. Return its path."""
     import sqlite3

@@ -163,11 +163,7 @@ class SqlTaskStore:
 
         with connection.begin():
             revision = migrating.revision_of(connection)
-        if revision is not None and migrating.is_newer(revision):
-            raise StoreError(
-                f"{self._database.url} was written by a later version of procsched (schema {revision}, this version "
-                f"knows {migrating.newest()}): upgrade procsched; nothing was changed"
-            )
+        migrating.refuse_newer(revision, self._database.url)
         if revision != migrating.newest():
             self._migrate(connection, revision)
         if self._statements is None:
@@ -205,11 +201,7 @@ class SqlTaskStore:
                 with engine.connect() as connection:
                     with connection.begin():
                         revision = migrating.revision_of(connection)
-                    if revision is not None and migrating.is_newer(revision):
-                        raise StoreError(
-                            f"{self._database.url} has schema {revision}, and this version of procsched knows "
-                            f"{migrating.newest()}: upgrade procsched; nothing was changed"
-                        )
+                    migrating.refuse_newer(revision, self._database.url)
                     if revision != migrating.newest():
                         self._migrate(connection, revision, asked=True)
             finally:

@@ -39,14 +39,6 @@ from tests.process.test_idle import context_switches, threads_of_ours, watch_idl
 S = TaskStatus
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("postgres").new_database()
-    return found
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/jobs.db"

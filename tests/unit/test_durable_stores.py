@@ -16,14 +16,6 @@ from tests import stored
 Make = Callable[..., SqlTaskStore]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("postgres").new_database()
-    return found
-
-
 @pytest.fixture
 def make(url: str) -> Iterator[Make]:
     """Give the same store, opened anew, at each call."""
