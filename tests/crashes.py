@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,11 @@ from tests import stored, support
 
 ROOT = Path(__file__).parents[1]
 KEYED = ("rate", "delay", "flaky")
-LONGEST_DRAIN = (
-    1800  # seconds: hundreds of lives leave thousands of tasks, a fifth of which kill their worker
+MOST_WAITING = (
+    50  # tasks of a life that have not ended, before it brings more: the last one has to end them all
+)
+LONGEST_PAUSE = (
+    120  # seconds in which the last life brings nothing to an end: then it hangs, however slow the machine is
 )
 
 
@@ -79,19 +82,23 @@ def victim(directory: Path, seed: int, drain: bool) -> None:
             scheduler.resume(task)  # of one that was killed between the two
         while any(task.status.value in ("scheduled", "running", "retrying") for task in scheduler.tasks()):
             ended = _ended(scheduler)
-            while not scheduler.wait_idle(60):
+            while not scheduler.wait_idle(LONGEST_PAUSE / 2):
                 before, ended = ended, _ended(scheduler)
                 assert ended > before, f"nothing ends any more: {scheduler.stats()}"
             time.sleep(0.05)
         scheduler.shutdown()
         return
+    waiting: deque[Any] = deque()
     while True:
+        if len(waiting) >= MOST_WAITING:
+            scheduler.wait(waiting.popleft())
         how = draw.choice(("", "", "", "fail", "die"))
         seconds = draw.choice((0.0, 0.001, 0.005))
         task = scheduler.schedule(
             "one", work, OneTime(0), draw.randrange(3), retry, args=(notes, how, seconds)
         )
         support.tell(accepted, task.id)
+        waiting.append(task)
         if draw.random() < 0.1:
             scheduler.pause(task)
             scheduler.resume(task)
@@ -129,10 +136,23 @@ def run(directory: Path, kills: int, seed: int) -> list[str]:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     process = start(directory, 0, "--drain")
-    process.communicate(timeout=LONGEST_DRAIN)
+    if not _ends(process, directory / "starts"):
+        process.kill()
+        process.communicate()
+        return [f"the last scheduler began nothing for {LONGEST_PAUSE} seconds, and did not end"]
     if process.returncode:
         return [f"the last scheduler ended with {process.returncode}"]
     return problems_of(directory)
+
+
+def _ends(process: subprocess.Popen[str], starts: Path) -> bool:
+    """Return whether a process ends, which may take as long as attempts go on to begin."""
+    size = -1
+    while size != (size := starts.stat().st_size):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=LONGEST_PAUSE)
+            return True
+    return False
 
 
 def problems_of(directory: Path) -> list[str]:
