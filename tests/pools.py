@@ -180,7 +180,9 @@ def open_gate(gate: str) -> None:
 
 
 def _live_children(pid: int) -> list[int]:
-    return [child for child in _system.process_children(pid) if not support.process_gone(child, 0)]
+    """Return them without the servers of the tests."""
+    children = [child for child in _system.process_children(pid) if child not in support.servers]
+    return [child for child in children if not support.process_gone(child, 0)]
 
 
 def guard_pid(parent: int = 0) -> int:
