@@ -284,11 +284,11 @@ class ClosingDriver(WaitingDriver):
             report = closing.report = self._make_report_locked(closing)
             self._open_idle_gates_locked()
         exits.release(self)
-        # At the interpreter's exit that is what happens to whatever is left, and no surprise.
-        level = logging.INFO if self._exiting else logging.WARNING
+        when = " at the interpreter's exit" if self._exiting else ""
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
-            if ids and log.isEnabledFor(level):
-                self._inside.call(say, level, "the shutdown %s tasks %s", what, ", ".join(ids))
+            if ids and log.isEnabledFor(logging.WARNING):
+                text = "the shutdown%s %s tasks %s"
+                self._inside.call(say, logging.WARNING, text, when, what, ", ".join(ids))
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------
