@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     class DurableStore(TaskStore, Protocol):
         """A store from which a scheduler goes on after a restart.
 
-        `write` and `prune` are called by the store thread only; `open` before that thread starts, `close` after it has
-        ended; `history` by any thread at any time.
+        `write` and `prune` are called by the store thread only, and `close` by that at its end; `open` before it
+        starts; `history` by any thread at any time.
         """
 
         durable: bool

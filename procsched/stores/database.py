@@ -7,6 +7,8 @@ connection writes and checkpoints: versions before 3.51.3 can corrupt the file w
 from __future__ import annotations
 
 import contextlib
+import errno
+import stat
 from pathlib import Path
 
 from procsched.errors import StoreError, ValidationError
@@ -154,15 +156,35 @@ class Database:
 
         return open_file
 
+    def file_identity(self) -> tuple[int, int] | None:
+        """Return what tells the SQLite file that is there now from any other; None where there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def reader(self) -> Connection:
         """Return a connection that only reads. Close it after use."""
-        if self.path is not None and not self.path.exists():
-            raise StoreError(
-                f"there is no store {self.path}: see the path; a scheduler makes it when it is started"
-            )
+        if self.path is not None:
+            self._require_file(self.path)
         if self._readers is None:
             self._readers = self._make_engine(read_only=True)
         return self._readers.connect()
+
+    @staticmethod
+    def _require_file(path: Path) -> None:
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                text = f"there is no store {path}: see the path; a scheduler makes it when it is started"
+                raise StoreError(text) from None
+            raise StoreError(f"the store {path} cannot be opened: {remedies.of_system(error)}") from None
+        if not stat.S_ISREG(mode):  # to open a pipe would be to wait for somebody at its other end
+            raise StoreError(f"the store {path} is no regular file")
 
     def session(self, options: dict[str, Any]) -> Any:
         """Return a connection of psycopg's own to PostgreSQL, in autocommit and without a limit for statements.
@@ -194,7 +216,7 @@ class Database:
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
-        """Turn what the database raises in the block into a `StoreError` without secrets."""
+        """Turn what the database, or the file system, raises in the block into a `StoreError` without secrets."""
         import sqlalchemy
 
         driver: Any
@@ -210,6 +232,8 @@ class Database:
             # Not `from error`: its text, which a log would show, may hold what was to be written.
             text = f"{self.url}: {type(cause).__name__}: {self.scrubbed(str(cause))}"
             raise StoreError(remedies.of_database(text, cause)) from None
+        except OSError as error:
+            raise StoreError(f"{self.url}: {remedies.of_system(error)}") from error
 
     def scrubbed(self, text: str) -> str:
         """Return a text of the database's without the password."""

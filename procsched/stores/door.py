@@ -78,9 +78,11 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def _read_line(connection: socket.socket, most: int, seconds: float) -> bytes:
+def _read_line(connection: socket.socket, what: str, most: int, seconds: float) -> bytes:
     """Return one line, without its end.
 
+    Args:
+        what: it is: a request, or an answer.
     Raises:
         ValueError: it is too long, or does not end in time.
     """
@@ -89,7 +91,7 @@ def _read_line(connection: socket.socket, most: int, seconds: float) -> bytes:
     while True:
         left = end - real_seconds()
         if left <= 0.0:
-            raise ValueError(f"no whole request came within {seconds:g} s")
+            raise ValueError(f"no whole {what} came within {seconds:g} s")
         connection.settimeout(left)
         try:
             part = connection.recv(65_536)
@@ -97,10 +99,15 @@ def _read_line(connection: socket.socket, most: int, seconds: float) -> bytes:
             continue
         size += len(part)
         if size > most:
-            raise ValueError(f"a request has at most {most} bytes")
+            raise ValueError(f"the {what} is too long: it may have at most {most} bytes")
         parts.append(part)
         if not part or part.endswith(b"\n"):
             return b"".join(parts)
+
+
+def _identity_of(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
 
 
 class Door:
@@ -141,6 +148,7 @@ class Door:
             with _address(self.path) as address:
                 listener.bind(address)
             os.chmod(self.path, 0o600)
+            self._identity = _identity_of(self.path)
             listener.listen(BACKLOG)
             listener.setblocking(False)
         except BaseException:
@@ -158,7 +166,9 @@ class Door:
         self._waker.wake()
         self._thread.join()
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
+            # Or else whoever has taken the store from us listens there.
+            if _identity_of(self.path) == self._identity:
+                os.unlink(self.path)
         self._listener.close()
         self._waker.close()
         end = real_seconds() + CLOSE_SECONDS
@@ -248,7 +258,7 @@ class Door:
             answer = {"error": f"the scheduler obeys its own user only, not user {user}"}
         else:
             try:
-                line = _read_line(connection, REQUEST_BYTES, CLIENT_SECONDS)
+                line = _read_line(connection, "request", REQUEST_BYTES, CLIENT_SECONDS)
                 if not line:
                     return  # somebody who looks whether we are there
                 request = json.loads(line)
@@ -262,6 +272,13 @@ class Door:
 
 def _unanswered(why: object) -> str:
     return f"the scheduler did not answer: {why}; look at the task whether it has obeyed all the same"
+
+
+def _owner_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
 
 
 def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
@@ -290,14 +307,14 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
         except OSError as error:
             raise StoreError(f"{path} cannot be used: {remedies.of_system(error)}") from error
         _pid, user = _peer(connection)
-        if user not in (-1, 0, os.geteuid(), os.stat(store).st_uid):
+        if user not in (-1, 0, os.geteuid()) and user != _owner_of(store):
             raise StoreError(
                 f"at {path} a process of user {user} listens, to whom the store does not belong: it is not told "
                 "anything; see who may write that directory"
             )
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
-            line = _read_line(connection, ANSWER_BYTES, seconds)
+            line = _read_line(connection, "answer", ANSWER_BYTES, seconds)
         except OSError as error:  # it was ended meanwhile
             raise StoreError(_unanswered(error.strerror or error)) from error
         except ValueError as error:

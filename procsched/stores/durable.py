@@ -15,6 +15,7 @@ import threading
 from collections import deque
 
 from procsched._core.entries import RUNNING
+from procsched._core.failures import describe
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.stores.base import StoreWriter
@@ -182,18 +183,23 @@ class DurableWriter(StoreWriter):
         return super()._give_up_locked()
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                self._wait_for_changes_locked()
-                if self._held and (self._closing or self._held_since + LINGER <= real_seconds()):
-                    self._release_held_locked()
-                if not self._queue or self._abandoned:
-                    self._finished = True
-                    return
-                batch, self._queue = self._queue, deque()
-                self._superseded, self._left_out = self._left_out, 0
+        while (batch := self._next_batch()) is not None:
             self._write_all(batch)
             self._prune()
+        self._let_go()
+
+    def _next_batch(self) -> deque[Any] | None:
+        """Return what is to be written now, when there is something; None at the end."""
+        with self._lock:
+            self._wait_for_changes_locked()
+            if self._held and (self._closing or self._held_since + LINGER <= real_seconds()):
+                self._release_held_locked()
+            if not self._queue or self._abandoned:
+                self._finished = True
+                return None
+            batch, self._queue = self._queue, deque()
+            self._superseded, self._left_out = self._left_out, 0
+            return batch
 
     def _wait_for_changes_locked(self) -> None:
         """Wait until something is queued, or what is held has waited long enough; or for the end."""
@@ -233,16 +239,28 @@ class DurableWriter(StoreWriter):
         return bool(self._durable.history(task_id, None, None, 1))
 
     def close(self, timeout: float) -> bool:
-        """Write what is queued, end the thread, and let go of the store, if it has not hung; as in the base."""
+        """Write what is queued, let go of the store, if it has not hung, and end the thread; as in the base."""
         stop_waiting = getattr(self._durable, "stop_waiting", None)
         if stop_waiting is not None:
             stop_waiting()
-        written = super().close(timeout)
         with self._lock:
-            free = self._finished and not self._abandoned and self.thread is not threading.current_thread()
-        if free:
-            self._durable.close()
+            if self.thread is None and not self._closing:
+                self._start_locked()  # to let go of the store may take long as well
+            thread = self.thread
+        written = super().close(timeout)
+        if thread is None:
+            self._let_go()
+        elif thread is not threading.current_thread() and thread.is_alive() and self._finished:
+            text = "the store %s does not let go within %.1f s: that goes on behind the shutdown"
+            say(logging.WARNING, text, type(self._store).__name__, timeout)
         return written
+
+    def _let_go(self) -> None:
+        try:
+            self._durable.close()
+        except Exception as error:
+            say(logging.ERROR, "the store was not left in order", error=error)
+            self._tell(f"the store was not left in order: {describe(error)}")
 
     def _write_some(self, batch: Any) -> int:
         try:

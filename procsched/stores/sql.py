@@ -38,6 +38,7 @@ DAY: Final = 86_400.0
 BITE: Final = 200  # records deleted at a time: some ten milliseconds
 CHECK_EVERY: Final = 100  # records of a task, after which it is looked at whether it has too many
 AGE_CHECK_SECONDS: Final = 60.0  # between looks for records that are too old
+MOST_ROWS: Final = (1 << 63) - 1  # that databases can count
 KNOWN_PAYLOADS: Final = 10_000  # ids of payloads that are remembered as written
 
 _inherited: list[Connection] = []  # connections of a parent process, in a fork of it
@@ -99,6 +100,7 @@ class SqlTaskStore:
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._connection: Connection | None = None
+        self._file: tuple[int, int] | None = None  # which file it is, once that is connected
         self._statements: Statements | None = None
         self._now: Callable[[], float] = time.time
         self._epoch = 0  # of our ownership; 0 while the store is not open
@@ -125,6 +127,7 @@ class SqlTaskStore:
             # Closing it here would take the write-ahead log of SQLite from the parent.
             _inherited.append(self._connection)
             self._connection = None
+        self._file = None
         self._engine = None  # another thread may have been in the midst of it
         self._database.after_fork()
 
@@ -141,12 +144,25 @@ class SqlTaskStore:
             self._engine = self._database.engine()
         self._connection = connection = self._engine.connect()
         try:
+            if self._file is None:
+                self._file = self._database.file_identity()
             self._check_schema(connection)
         except BaseException:
             self._connection = None
             connection.close()
             raise
         return connection
+
+    def _require_file(self) -> None:
+        """Refuse to go on where the file at the path is another one, or none: nobody would ever read what is written.
+
+        The connection stays, for the file may be put back.
+        """
+        if self._file is not None and self._database.file_identity() != self._file:
+            raise StoreError(
+                f"{self._database.path} was removed, or another file was put in its place: nothing is written until "
+                "the one that this scheduler has is there again"
+            )
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -218,7 +234,7 @@ class SqlTaskStore:
         Raises:
             StoreError: it cannot be used; saying why.
         """
-        with self._lock:
+        with self._lock, self._database.speaking():
             if self._engine is None:
                 self._engine = self._database.engine()  # this refuses a file that must not be used
         with self._database.speaking():
@@ -234,6 +250,7 @@ class SqlTaskStore:
             except BaseException:
                 self._drop_connection()
                 self._epoch = 0
+                self._file = None
                 self._claim.release()
                 raise
 
@@ -300,6 +317,7 @@ class SqlTaskStore:
                         self._connection.execute(self._statements.leave, {"mine": self._epoch, "now": now})
             finally:
                 self._epoch = 0
+                self._file = None
                 connection, self._connection = self._connection, None
                 try:
                     if connection is not None:
@@ -354,6 +372,7 @@ class SqlTaskStore:
 
     def _write_all(self, changes: Sequence[Change]) -> None:
         with self._lock, self._database.speaking():
+            self._require_file()
             try:
                 connection = self._connected()
                 with connection.begin():
@@ -519,6 +538,7 @@ class SqlTaskStore:
         with self._lock, self._database.speaking():
             if self._connection is None or self._statements is None:
                 return False
+            self._require_file()
             statements, now = self._statements, self._now()
             if self._to_prune:
                 task_id = self._to_prune[-1]
@@ -571,7 +591,7 @@ class SqlTaskStore:
         """
         from procsched.stores.reading import select_history
 
-        statement = select_history(task_id, outcome, since, limit)
+        statement = select_history(task_id, outcome, since, min(limit, MOST_ROWS))
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
             return [
                 codec.read_record(dict(row), None if row["result"] is None else Sealed(row["result"]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from procsched import SqlTaskStore, StoreError, ValidationError
+from procsched import SqlTaskStore, StoreError, ValidationError, connect
 from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, record_of
 from tests import postgres as pg
 from tests import stored
@@ -279,3 +281,38 @@ def test_a_file_of_somebody_else_is_refused(path: Path) -> None:
     with pytest.raises(StoreError, match=r"not procsched's.*tasks"):
         SqlTaskStore(f"sqlite:///{other}").open()
     assert stored.rows(other, "SELECT name FROM sqlite_master") == [("tasks",)]
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    """To open a pipe would be to wait, without end, for somebody at its other end."""
+    path = tmp_path / "pipe.db"
+    os.mkfifo(path, 0o600)
+    for use in (
+        SqlTaskStore(f"sqlite:///{path}").open,
+        SqlTaskStore(f"sqlite:///{path}").history,
+        lambda: connect(f"sqlite:///{path}"),
+    ):
+        with pytest.raises(StoreError, match="no regular file"):
+            use()
+
+
+def test_what_the_file_system_refuses_is_a_store_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what the database refuses: a directory that may not be searched, say."""
+    store = SqlTaskStore(f"sqlite:///{path}")
+    store.open()
+    store.close()
+
+    def hide(*_args: object, **_options: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", hide)
+    for use in (
+        SqlTaskStore(f"sqlite:///{path}").open,
+        store.history,
+        store.load_all,
+        lambda: connect(f"sqlite:///{path}"),
+    ):
+        with pytest.raises(StoreError, match="Permission denied"):
+            use()
+    with pytest.raises(StoreError, match="No space left"), store._database.speaking():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

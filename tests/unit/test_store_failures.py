@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from procsched import (
     StoreError,
     TaskStatus,
     ThreadPool,
+    connect,
 )
 from procsched.scheduler import staging
 from procsched.stores import base, database, durable
@@ -62,10 +65,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a request wait for the store only briefly."""
-    monkeypatch.setattr(staging, "STORE_SECONDS", 0.2)
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Let requests wait for the store only briefly: for those that are refused."""
+    before, staging.STORE_SECONDS = staging.STORE_SECONDS, 0.2
+    try:
+        yield
+    finally:
+        staging.STORE_SECONDS = before
 
 
 def scheduler_on(store: SqlTaskStore, **options: Any) -> tuple[Scheduler, EventLog]:
@@ -80,7 +87,10 @@ def is_told(log: EventLog, word: str) -> bool:
     )
 
 
-@pytest.mark.usefixtures("impatient")
+def is_failing(log: EventLog) -> bool:
+    return any(event.kind == "store" for event in log.events)
+
+
 def test_nothing_starts_unrecorded(path: Path) -> None:
     """What runs goes on, and its record waits; what is due waits; then all of it goes on."""
     store = Breaking(f"sqlite:///{path}")
@@ -96,9 +106,9 @@ def test_nothing_starts_unrecorded(path: Path) -> None:
             store.broken = OSError(28, "No space left on device")
             held.release.set()
             assert scheduler.wait(running, support.TIMEOUT).ok
-            with pytest.raises(StoreError, match=r"was not scheduled.*No space left"):
+            with impatient(), pytest.raises(StoreError, match=r"was not scheduled.*No space left"):
                 scheduler.schedule("refused", stored.nothing, OneTime(0))
-            with pytest.raises(StoreError, match=r"resumed.*not stored yet.*No space left"):
+            with impatient(), pytest.raises(StoreError, match=r"resumed.*not stored yet.*No space left"):
                 scheduler.resume(late)
             assert late.status is S.SCHEDULED
             assert [task.name for task in scheduler.tasks()] == ["running", "late"]
@@ -150,7 +160,6 @@ def test_who_does_not_need_the_store_goes_on(path: Path) -> None:
         assert len(scheduler.history(first)) == 1
 
 
-@pytest.mark.usefixtures("impatient")
 def test_what_waits_for_long_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest records are kept, those that were dropped are counted, and every task is written as it is."""
     monkeypatch.setattr(durable, "MOST_RECORDS", 3)
@@ -271,6 +280,131 @@ def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch
         other.execute("ROLLBACK")
         assert scheduler.wait(task, support.TIMEOUT).ok
     other.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_is_waited_for(path: Path, tmp_path: Path, replaced: bool) -> None:
+    """What would be written to it nobody would ever read: nothing starts, and it goes on when the file is back."""
+    scheduler, log = scheduler_on(SqlTaskStore(f"sqlite:///{path}"))
+    away = tmp_path / "away.db"
+    with scheduler:
+        assert scheduler.wait(scheduler.schedule("first", stored.nothing, OneTime(0)), support.TIMEOUT).ok
+        assert scheduler.wait_idle(support.TIMEOUT)
+        stored.copy(path, tmp_path / "copy.db")
+        os.rename(path, away)
+        if replaced:
+            os.rename(tmp_path / "copy.db", path)
+        with (
+            impatient(),
+            pytest.raises(StoreError, match=r"was removed, or another file was put in its place"),
+        ):
+            scheduler.schedule("refused", stored.nothing, OneTime(0))
+        assert is_told(log, "was removed")
+        assert any("was removed" in text for text in scheduler.stats().problems)
+        os.rename(away, path)
+        assert is_told(log, "works again")
+        assert scheduler.wait(scheduler.schedule("second", stored.nothing, OneTime(0)), support.TIMEOUT).ok
+    assert stored.rows(path, "SELECT name FROM runs") == [("first",), ("second",)]
+    assert stored.rows(path, "SELECT count(*) FROM owner WHERE closed_at IS NOT NULL") == [(1,)]
+
+
+def test_who_has_lost_its_file_takes_nothing_from_the_next_one(path: Path) -> None:
+    """Not the socket beside the file that is there now; nor its log, which SQLite sees to."""
+    first, _log = scheduler_on(SqlTaskStore(f"sqlite:///{path}"))
+    second, _log = scheduler_on(SqlTaskStore(f"sqlite:///{path}"))
+    with first:
+        assert first.wait(first.schedule("first", stored.nothing, OneTime(0)), support.TIMEOUT).ok
+        for name in os.listdir(path.parent):
+            os.unlink(path.parent / name)
+        with second:
+            assert second.wait(second.schedule("second", stored.nothing, OneTime(0)), support.TIMEOUT).ok
+            first.shutdown(drain=False)
+            late = second.schedule("late", stored.nothing, OneTime(second.clock.now() + 1e6))
+            assert connect(f"sqlite:///{path}").pause(late)
+            # What a process that is killed now leaves: the file and its log.
+            assert os.path.getsize(f"{path}-wal") > 0
+            assert stored.rows(path, "SELECT name, status FROM tasks") == [
+                ("second", "succeeded"),
+                ("late", "paused"),
+            ]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_locked_file_does_not_hold_up_a_shutdown(
+    path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """Letting go of it goes on behind; the next scheduler in the process has it then."""
+    monkeypatch.setattr(durable.DurableWriter, "close_seconds", 0.05)
+    store = SqlTaskStore(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store)
+    scheduler.start()
+    if written:
+        assert scheduler.wait(scheduler.schedule("t", stored.nothing, OneTime(0)), support.TIMEOUT).ok
+        assert scheduler.wait_idle(support.TIMEOUT)
+    released = threading.Event()
+    leave = store.close
+
+    def close() -> None:
+        assert released.wait(support.TIMEOUT)  # as it waits for a lock of somebody else
+        leave()
+
+    monkeypatch.setattr(store, "close", close)
+    scheduler.shutdown(timeout=0)
+    assert not released.is_set()
+    assert store._epoch
+    released.set()
+    assert scheduler.writer is not None
+    scheduler.writer.thread.join(support.TIMEOUT)  # type: ignore[union-attr]
+    assert stored.rows(path, "SELECT count(*) FROM owner WHERE closed_at IS NOT NULL") == [(1,)]
+    again, log = scheduler_on(SqlTaskStore(f"sqlite:///{path}"))
+    with again:
+        assert not is_failing(log)
+
+
+def test_a_store_that_cannot_be_left_in_order_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an event, and among the problems."""
+    store = SqlTaskStore(f"sqlite:///{path}")
+    scheduler, log = scheduler_on(store)
+    leave = store.close
+
+    def close() -> None:
+        leave()
+        raise StoreError("database is locked")
+
+    monkeypatch.setattr(store, "close", close)
+    with scheduler:
+        pass
+    assert any("not left in order" in text and "locked" in text for text in scheduler.stats().problems)
+    assert any("not left in order" in str(event.progress) for event in log.events)
+
+
+def test_a_store_that_hung_is_let_go_of_when_it_comes_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else nobody could have it while this process lives."""
+    monkeypatch.setattr(durable.DurableWriter, "close_seconds", 0.05)
+    store = SqlTaskStore(f"sqlite:///{path}")
+    scheduler, _log = scheduler_on(store, store_required=False)
+    scheduler.start()
+    hangs, released = threading.Event(), threading.Event()
+    write = store.write
+
+    def hang(changes: Sequence[Change]) -> None:
+        hangs.set()
+        assert released.wait(support.TIMEOUT)
+        write(changes)
+
+    monkeypatch.setattr(store, "write", hang)
+    adding = threading.Thread(target=scheduler.schedule, args=("t", stored.nothing, OneTime(0)))
+    adding.start()
+    assert hangs.wait(support.TIMEOUT)
+    scheduler.shutdown(drain=False, timeout=0)
+    adding.join(support.TIMEOUT)
+    released.set()
+    assert scheduler.writer is not None
+    scheduler.writer.thread.join(support.TIMEOUT)  # type: ignore[union-attr]
+    with scheduler_on(SqlTaskStore(f"sqlite:///{path}"))[0]:
+        pass
 
 
 def test_postgresql_restarted_under_load(postgres: pg.Server, monkeypatch: pytest.MonkeyPatch) -> None:
