@@ -17,10 +17,10 @@ from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import timedelta
     from types import TracebackType
-    from typing import Any, Never, ParamSpec, Self, TypeVar
+    from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, overload
 
     from procsched._core.health import Health
     from procsched._core.limits import Limits
@@ -41,7 +41,16 @@ class _Submitter:
     _core: Core
     _options: Options  # of the calls
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]:
+    if TYPE_CHECKING:
+        # What an `async def` function gives is awaited in the worker.
+        @overload
+        def submit(
+            self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+        ) -> ProcessFuture[R]: ...
+        @overload
+        def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[R]: ...
+
+    def submit(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> ProcessFuture[Any]:
         """Schedule ``fn(*args, **kwargs)`` and return its future.
 
         What cannot be pickled fails this future alone, with a `TaskSerializationError`. All arguments, also one that
@@ -52,16 +61,63 @@ class _Submitter:
         """
         return self._core.submit(fn, args, kwargs, self._options)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def map(
+            self,
+            fn: Callable[..., Coroutine[Any, Any, R]],
+            *iterables: Iterable[Any],
+            timeout: float | None = None,
+            chunksize: int = 1,
+            buffersize: int | None = None,
+            return_exceptions: Literal[False] = False,
+            progress: bool | Callable[[int, int | None], object] | None = None,
+        ) -> Iterator[R]: ...
+        @overload
+        def map(
+            self,
+            fn: Callable[..., R],
+            *iterables: Iterable[Any],
+            timeout: float | None = None,
+            chunksize: int = 1,
+            buffersize: int | None = None,
+            return_exceptions: Literal[False] = False,
+            progress: bool | Callable[[int, int | None], object] | None = None,
+        ) -> Iterator[R]: ...
+        @overload
+        def map(
+            self,
+            fn: Callable[..., Coroutine[Any, Any, R]],
+            *iterables: Iterable[Any],
+            timeout: float | None = None,
+            chunksize: int = 1,
+            buffersize: int | None = None,
+            return_exceptions: bool,
+            progress: bool | Callable[[int, int | None], object] | None = None,
+        ) -> Iterator[R | BaseException]: ...
+        @overload
+        def map(
+            self,
+            fn: Callable[..., R],
+            *iterables: Iterable[Any],
+            timeout: float | None = None,
+            chunksize: int = 1,
+            buffersize: int | None = None,
+            return_exceptions: bool,
+            progress: bool | Callable[[int, int | None], object] | None = None,
+        ) -> Iterator[R | BaseException]: ...
+
     def map(
         self,
-        fn: Callable[..., R],
+        fn: Callable[..., Any],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         return_exceptions: bool = False,
         progress: bool | Callable[[int, int | None], object] | None = None,
-    ) -> Iterator[R]:
+    ) -> Iterator[Any]:
         """Return an iterator over the results of ``fn`` applied to the items, in their order.
 
         As in the standard library all items are sent at once, and run also if nobody takes the results, unless
@@ -100,9 +156,25 @@ class _Submitter:
             progress=progress,
         )
 
+    if TYPE_CHECKING:
+
+        @overload
+        async def run(
+            self,
+            fn: Callable[..., Coroutine[Any, Any, R]],
+            /,
+            *args: Any,
+            timeout: float | None = UNSET,
+            **kwargs: Any,
+        ) -> R: ...
+        @overload
+        async def run(
+            self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
+        ) -> R: ...
+
     async def run(
-        self, fn: Callable[..., R], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
-    ) -> R:
+        self, fn: Callable[..., Any], /, *args: Any, timeout: float | None = UNSET, **kwargs: Any
+    ) -> Any:
         """Return ``fn(*args, **kwargs)``, called in a worker, without blocking the event loop or any thread.
 
         Cancelling the task that awaits this ends the call, with everything it started.
@@ -120,8 +192,7 @@ class _Submitter:
         from procsched import aio  # here, for it imports asyncio
 
         options = self._options if timeout is UNSET else self._options.replace(timeout=timeout)
-        result: R = await aio.run(self._core, options, fn, args, kwargs)
-        return result
+        return await aio.run(self._core, options, fn, args, kwargs)
 
 
 class ProcessExecutor(_Submitter, Executor):

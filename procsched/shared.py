@@ -18,8 +18,8 @@ from procsched.executor import ProcessExecutor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Never, ParamSpec, TypeVar
+    from collections.abc import Callable, Coroutine
+    from typing import Any, Never, ParamSpec, TypeVar, overload
 
     from procsched._core.limits import Limits
     from procsched.sandbox.policy import Sandbox
@@ -113,8 +113,34 @@ def _is_there(executor: ProcessExecutor) -> bool:
     return thread is not None and thread.is_alive()
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def run(
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        capture_output: bool = False,
+        limits: Limits | None = None,
+        sandbox: Sandbox | None = None,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    def run(
+        fn: Callable[..., R],
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        capture_output: bool = False,
+        limits: Limits | None = None,
+        sandbox: Sandbox | None = None,
+        **kwargs: Any,
+    ) -> R: ...
+
+
 def run(
-    fn: Callable[..., R],
+    fn: Callable[..., Any],
     /,
     *args: Any,
     timeout: float | None = None,
@@ -122,7 +148,7 @@ def run(
     limits: Limits | None = None,
     sandbox: Sandbox | None = None,
     **kwargs: Any,
-) -> R:
+) -> Any:
     """Return ``fn(*args, **kwargs)``, called in a child process that is killed after `timeout` seconds.
 
     An exception that interrupts the waiting, such as KeyboardInterrupt, ends the call too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import procsched
@@ -104,13 +105,27 @@ def executor() -> int:
         future: ProcessFuture[int] = pool.submit(add, 1, 2)
         total = future.result() + sum(pool.map(add, [1, 2], [3, 4]))
         counts: list[int] = list(pool.map(slow, ["a", "b"], buffersize=2, progress=True))
-        counts += pool.options(timeout=2, limits=Limits(output=1 << 20, result=1000)).map(
-            slow, ["a"], return_exceptions=True, progress=show
-        )
+        limited = pool.options(timeout=2, limits=Limits(output=1 << 20, result=1000))
+        both: Iterator[int | BaseException] = limited.map(slow, ["a"], return_exceptions=True, progress=show)
+        counts += [each for each in both if not isinstance(each, BaseException)]
         future.cancel()
         print(pool.stats().counters, pool.health().problems)
         procsched.dump()
     return total + sum(counts) + run(add, 1, 2, timeout=5) + slow("text")
+
+
+async def later(text: str) -> int:
+    return len(text)
+
+
+async def coroutines() -> int:
+    """What an `async def` function gives is awaited in the worker; an exception may take the place of a result."""
+    with ProcessExecutor(1) as pool:
+        first: int = pool.submit(later, "text").result() + run(later, "text", timeout=5)
+        total = first + sum(pool.map(later, ["a", "b"])) + await pool.run(later, "text")
+        for each in pool.map(add, [1, 2], [3, 4], return_exceptions=True):
+            total += 0 if isinstance(each, BaseException) else each
+        return total
 
 
 def show(done: int, total: int | None) -> None:
