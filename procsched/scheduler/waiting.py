@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from procsched._core.entries import PAUSED
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
-from procsched.scheduler.driver import CLOSED, RUNNING
+from procsched.scheduler.driver import CLOSED, NEW, RUNNING
 from procsched.scheduler.gate import Gate
 from procsched.scheduler.inspecting import InspectedDriver
 
@@ -70,12 +71,21 @@ class WaitingDriver(InspectedDriver):
                 if not gate.wait(0.0):
                     raise TimeoutError(
                         f"the run of task {entry.handle.task.id} did not end within {timeout} s"
+                        + self._why_not(entry)
                     )
         except BaseException:
             with self._lock:
                 self.engine.stop_waiting(entry, gate)
             raise
         return gate.record, gate.why
+
+    def _why_not(self, entry: Entry) -> str:
+        """Return why a run cannot have ended, in words, where that is known."""
+        if self._state == NEW:
+            return ": the scheduler has not been started, call start() before"
+        if entry.status is PAUSED and entry.live is None:
+            return ": the task is paused, and runs again after resume()"
+        return ""
 
     def wait_until_idle(self, timeout: float | None) -> bool:
         """Wait until nothing is due or in flight, every event is delivered and everything is stored."""

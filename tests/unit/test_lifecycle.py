@@ -474,6 +474,19 @@ def test_wait_times_out_in_real_seconds() -> None:
         assert scheduler.engine.waiting == {}
 
 
+def test_who_waits_in_vain_is_told_why() -> None:
+    """A scheduler that was not started, and a task that is paused, are named with what to do."""
+    with Scheduler(clock=FakeClock(START), pool=InlinePool()) as scheduler:
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        scheduler.pause(task)
+        with pytest.raises(TimeoutError, match=r"the task is paused, and runs again after resume\(\)"):
+            scheduler.wait(task, timeout=0)
+    scheduler = Scheduler(clock=FakeClock(START), pool=InlinePool())
+    task = scheduler.schedule("t", _nothing, OneTime(START + 5))
+    with pytest.raises(TimeoutError, match=r"has not been started, call start\(\) before"):
+        scheduler.wait(task, timeout=0)
+
+
 def test_waiter_is_told_when_its_task_is_cancelled() -> None:
     """Who waits for a run that never comes hears of the cancel."""
     with threaded() as (scheduler, _, _log):
