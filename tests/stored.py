@@ -103,3 +103,10 @@ def copy_then_fail(source: str, target: str) -> None:
     """Fail, after a copy that has the attempt running."""
     copy(source, target)
     raise ValueError("bad row")
+
+
+def refuse_to_load() -> None:
+    """Say that it cannot be loaded, as a module may in any words."""
+    from procsched.child.stored import Unloadable
+
+    raise Unloadable("no \udc80 and no \0")

@@ -161,7 +161,7 @@ def _look(client: StoreClient, arguments: argparse.Namespace) -> int:
     ended = ("succeeded", "cancelled")
     listed = rows if arguments.all else [row for row in rows if row["live"] or row["status"] not in ended]
     if arguments.json:
-        print(json.dumps([_plain_task(row) for row in listed], indent=1))
+        print(_json([_plain_task(row) for row in listed]))
         return EXIT_OK
     print_table(
         ("id", "name", "status", "next run", "attempt", "pid", "last", "schedule"),
@@ -216,9 +216,7 @@ def _schedule(text: str) -> str:
 def _show(client: StoreClient, row: dict[str, Any], as_json: bool) -> int:
     records = client.history(row["id"], limit=SHOWN_RECORDS)
     if as_json:
-        print(
-            json.dumps({**_plain_task(row), "records": [_plain_record(each) for each in records]}, indent=1)
-        )
+        print(_json({**_plain_task(row), "records": [_plain_record(each) for each in records]}))
         return EXIT_OK
     pairs: list[tuple[str, object]]
     pairs = [(name, row[name]) for name in ("id", "name", "key", "status", "unloadable", "action")]
@@ -253,10 +251,13 @@ def _history(client: StoreClient, arguments: argparse.Namespace) -> int:
             if any(arguments.task in (r["id"], r["key"]) for r in rows)
             else arguments.task
         )
-    since = None if arguments.hours is None else timedelta(hours=arguments.hours)
+    try:
+        since = None if arguments.hours is None else timedelta(hours=arguments.hours)
+    except (ValueError, OverflowError):
+        raise ValidationError(f"--hours must be a number of hours, not {arguments.hours:g}") from None
     records = client.history(task, arguments.outcome, since, arguments.limit)
     if arguments.json:
-        print(json.dumps([_plain_record(record) for record in records], indent=1))
+        print(_json([_plain_record(record) for record in records]))
         return EXIT_OK
     _print_records(records, named=True)
     return EXIT_OK
@@ -274,11 +275,32 @@ def _print_records(records: Sequence[ExecutionRecord], named: bool) -> None:
     print_table(heads, rows)
 
 
+def _json(found: Any) -> str:
+    return json.dumps(found, indent=1, default=repr)
+
+
 # --- for scripts ----------------------------------------------------------------------------------------
 
 
-def _utc(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+def _utc(at: Any) -> str | None:
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    except (
+        ValueError,
+        OverflowError,
+        OSError,
+        TypeError,
+    ):  # a far future; or a store that somebody has changed
+        return str(at)
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError):
+        return text
 
 
 def _plain_task(row: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +324,7 @@ def _plain_task(row: dict[str, Any]) -> dict[str, Any]:
     for name in ("next_run_at", "retry_at", "started_at", "created_at"):
         found[name] = _utc(row[name])
     for name in ("schedule", "settings"):
-        found[name] = json.loads(row[name])
+        found[name] = _parsed(row[name])
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
+    from typing import Any, Final
 
 WIDEST: Final = 60  # characters of one cell in plain columns
 
@@ -38,7 +38,7 @@ def _code(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def when(at: float | None) -> str:
+def when(at: Any) -> str:
     """Return a time on this machine's clock, to the second, with its offset; "" for None."""
     if at is None:
         return ""
@@ -46,6 +46,8 @@ def when(at: float | None) -> str:
         return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
     except (ValueError, OverflowError, OSError):  # a far future
         return f"{at:g}"
+    except TypeError:  # a store may hold anything
+        return str(at)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

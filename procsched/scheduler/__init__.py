@@ -322,7 +322,7 @@ class Scheduler(Served):
             if kept is not None and not replace:
                 return kept
         try:
-            payload, call = self._pack(action, args, named or {}, schedule, (name, key or ""))
+            payload, call, text = self._pack(action, args, named or {}, schedule, (name, key or ""))
         except TaskSerializationError as error:
             if self._durable is not None:
                 raise
@@ -366,7 +366,7 @@ class Scheduler(Served):
                 engine.release_key(old)
             if call is not None:
                 assert self._durable is not None
-                self._durable.calls[task_id] = call
+                self._durable.calls[task_id] = call, text
             handle = engine.add(task, schedule, kind, steady, payload, first, now).handle
             self._hand_over_locked()
             return handle
@@ -392,17 +392,17 @@ class Scheduler(Served):
         named: dict[str, Any],
         schedule: Schedule,
         texts: tuple[str, ...],
-    ) -> tuple[Any, StoredCall | None]:
-        """Return what the pool makes a call of and, with a durable store, the form in which that is stored."""
+    ) -> tuple[Any, StoredCall | None, str]:
+        """Return what the pool makes a call of and, with a durable store, the stored forms of call and schedule."""
         if self._durable is None:
-            return self.pool.pack(action, args, named), None
+            return self.pool.pack(action, args, named), None, ""
         from procsched.stores.codec import check_storable
         from procsched.stores.payloads import store_call
 
-        check_storable(schedule, texts)
+        text = check_storable(schedule, texts)
         call = action.call if type(action) is SentCall else store_call(action, args, named)
         # The same bytes are run now and after a restart.
-        return self._payload_of(call), call
+        return self._payload_of(call), call, text
 
     def _new_id(self) -> str:
         """Return an id for a task. One that the store knows is not given again, whatever the generator says."""
@@ -410,7 +410,12 @@ class Scheduler(Served):
             task_id = self._ids.next_id()
             if type(task_id) is not str or not task_id:
                 check_text("the id that ids.next_id() gave", task_id)
-            if self._durable is None or not self._is_known(task_id):
+            if self._durable is None:
+                return task_id
+            from procsched.stores.codec import check_writable
+
+            check_writable("the ids that ids.next_id() gives", task_id)
+            if not self._is_known(task_id):
                 return task_id
         raise SchedulerStateError(
             f"ids.next_id() gave {task_id!r} and others before, which the store knows already"

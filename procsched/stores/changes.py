@@ -57,9 +57,10 @@ class Change:
         snapshot, position: None where the task is to be forgotten.
         record: of the attempt that has just ended, or None.
         call: what is run, where the task is new.
+        schedule: as it is stored, where the task is new; "" where nobody has made that yet.
     """
 
-    __slots__ = ("call", "position", "record", "snapshot", "task_id")
+    __slots__ = ("call", "position", "record", "schedule", "snapshot", "task_id")
 
     def __init__(
         self,
@@ -68,12 +69,14 @@ class Change:
         record: ExecutionRecord | None = None,
         position: Position | None = None,
         call: StoredCall | None = None,
+        schedule: str = "",
     ) -> None:
         self.task_id = task_id
         self.snapshot = snapshot
         self.record = record
         self.position = position
         self.call = call
+        self.schedule = schedule
 
 
 class Loaded:

@@ -72,7 +72,10 @@ class UnreadableSchedule:
 
 
 def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if writable(text) != text:  # then JSON says it by escapes, and gives it back as it was
+        text = json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def schedule_text(schedule: Schedule | UnreadableSchedule) -> str:
@@ -128,18 +131,30 @@ def _own_schedule_text(schedule: Any) -> str:
         ) from error
 
 
-def check_storable(schedule: Schedule, texts: Iterable[str]) -> None:
+def check_storable(schedule: Schedule, texts: Iterable[str]) -> str:
     """Refuse what no database would take, before it is queued: there it would be in the way of all that follows.
 
+    Returns:
+        The schedule as JSON. Its class is not asked again: the next time it might raise.
     Raises:
         ValidationError: naming it.
     """
-    schedule_text(schedule)
+    text_of_schedule = schedule_text(schedule)
     for text in texts:
-        if _writable(text) != text:
-            raise ValidationError(
-                f"name and key must be texts that can be stored, in UTF-8 and without zero characters, not {text!r}"
-            )
+        check_writable("name and key", text)
+    return text_of_schedule
+
+
+def check_writable(what: str, text: str) -> None:
+    """Refuse a text that not every database takes.
+
+    Raises:
+        ValidationError: it begins with `what`.
+    """
+    if writable(text) != text:
+        raise ValidationError(
+            f"{what} must be texts that can be stored, in UTF-8 and without zero characters, not {text!r}"
+        )
 
 
 def read_schedule(text: str) -> Schedule | UnreadableSchedule:
@@ -164,7 +179,7 @@ def read_schedule(text: str) -> Schedule | UnreadableSchedule:
             found = getattr(found, part)
         schedule: Schedule = found.from_stored(value["data"])
         return schedule
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that exits when it is imported
         return UnreadableSchedule(text, f"{type(error).__name__}: {error}")
 
 
@@ -211,7 +226,7 @@ def task_row(task: ScheduledTask, position: Position) -> dict[str, Any]:
     """Return what changes of a task, by the names of columns."""
     return {
         "status": task.status.value,
-        "unloadable": task.unloadable,
+        "unloadable": None if task.unloadable is None else writable(task.unloadable[:LONGEST_TEXT]),
         "next_run_at": task.next_run_at,
         "attempt": task.attempt,
         "generation": task.generation,
@@ -237,7 +252,12 @@ def default_position(task: ScheduledTask) -> Position:
     slot = task.next_run_at if task.next_run_at is not None else 0.0
     last = task.last_run()
     run = 0 if last is None else last.run
-    return Position(slot, slot, slot, run=run, live=task.status is TaskStatus.RUNNING)
+    position = Position(slot, slot, slot, run=run, live=task.status is TaskStatus.RUNNING)
+    if task.status is TaskStatus.RETRYING:
+        position.after, position.retry_at = "retry", slot
+        position.ended_at = slot if last is None else last.finished_at
+        position.due_at = None if last is None else last.due_at
+    return position
 
 
 def record_row(record: ExecutionRecord, result: bytes | None = None) -> dict[str, Any]:
@@ -252,7 +272,7 @@ def record_row(record: ExecutionRecord, result: bytes | None = None) -> dict[str
         "started_at": record.started_at,
         "finished_at": record.finished_at,
         "missed": record.missed,
-        "error": None if record.error is None else _writable(record.error[:LONGEST_TEXT]),
+        "error": None if record.error is None else writable(record.error[:LONGEST_TEXT]),
         "traceback": _tail(record.traceback),
         "stack": _tail(record.stack),
         "pid": record.pid,
@@ -268,18 +288,36 @@ def record_row(record: ExecutionRecord, result: bytes | None = None) -> dict[str
 
 
 def _tail(text: str | None) -> str | None:
-    return None if text is None else _writable(text[-LONGEST_TEXT:])
+    return None if text is None else writable(text[-LONGEST_TEXT:])
 
 
-def _writable(text: str) -> str:
+def writable(text: str) -> str:
     """Return a text that every database takes: no lone surrogates, and no zero character (PostgreSQL)."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
+_RECORD_KINDS: Final = (
+    ("task_id", str),
+    ("name", str),
+    ("run", int),
+    ("attempt", int),
+    ("started_at", float),
+    ("finished_at", float),
+    ("missed", int),
+)
+
+
 def read_record(row: Mapping[str, Any], result: Any = None) -> ExecutionRecord:
-    """Return the record in a row of `runs`."""
+    """Return the record in a row of `runs`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    for name, kind in _RECORD_KINDS:
+        if type(row[name]) is not kind:
+            raise ValueError(f"{name} of a record cannot be {row[name]!r}")
     outcome = Outcome(row["outcome"])
     return ExecutionRecord(
         row["attempt"],

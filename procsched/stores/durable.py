@@ -42,6 +42,8 @@ MOST_QUEUED = 2 * MOST_RECORDS  # changes behind a call of a store that hangs, u
 # Seconds for which who does not need the store waits for it: a disk that works is faster.
 GLANCE = 0.25
 
+_NOT_NEW: tuple[StoredCall | None, str] = (None, "")
+
 
 class DurableWriter(StoreWriter):
     """The store thread of a durable store.
@@ -52,8 +54,8 @@ class DurableWriter(StoreWriter):
         on_settled: hears that something was written; called from the store thread, with no lock held.
     Attributes:
         settled: the ticket up to which all is written. Read it from anywhere.
-        calls: task id -> what it runs, for tasks that are about to be put for the first time; guarded by the
-            scheduler's lock.
+        calls: task id -> what it runs, and its schedule as it is stored, for tasks that are about to be put for the
+            first time; guarded by the scheduler's lock.
     """
 
     durable = True
@@ -67,7 +69,7 @@ class DurableWriter(StoreWriter):
         self._on_settled = on_settled
         # Whether a run may begin: not where the store is, or may be, another scheduler's.
         self.may_start: Callable[[], bool] = getattr(store, "may_start", _always)
-        self.calls: dict[str, StoredCall] = {}
+        self.calls: dict[str, tuple[StoredCall, str]] = {}
         # Tasks whose last change says that an attempt is to start: the next one says that it has. By the one who puts.
         self._intended: set[str] = set()
         # Changes that say so, by task, and since when the first of them waits; guarded by _lock.
@@ -97,8 +99,8 @@ class DurableWriter(StoreWriter):
     ) -> None:
         """Write `snapshot` in its turn, with the record of the attempt that led to it. Never blocks."""
         task_id = snapshot.task.id
-        call = self.calls.pop(task_id, None) if self.calls else None
-        change = Change(task_id, snapshot, record, position, call)
+        call, schedule = self.calls.pop(task_id, _NOT_NEW) if self.calls else _NOT_NEW
+        change = Change(task_id, snapshot, record, position, call, schedule)
         if snapshot.status is RUNNING and position is not None:
             if position.started_at is None:
                 self._intended.add(task_id)

@@ -17,6 +17,7 @@ import sys
 from procsched import _byvalue
 from procsched.child.stored import BLOB, JSON, PICKLE, REFERENCE, python_tag
 from procsched.errors import TaskSerializationError
+from procsched.stores.codec import writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def reference_to(action: Any) -> str | None:
     found: Any = sys.modules.get(module_name)
     for part in path.split("."):
         found = getattr(found, part, None)
-    if found is not action or _goes_by_value(module_name):
+    if found is not action or _goes_by_value(module_name) or writable(path) != path:
         return None
     return f"{module_name}:{path}"
 
@@ -136,7 +137,7 @@ def _name_of(action: Any) -> str:
     while not hasattr(action, "__qualname__") and callable(getattr(action, "func", None)):
         action = action.func  # a partial
     name = getattr(action, "__qualname__", None)
-    return name if isinstance(name, str) and name else type(action).__qualname__
+    return writable(name if isinstance(name, str) and name else type(action).__qualname__)
 
 
 def _is_plain(value: Any, depth: int = DEEPEST) -> bool:

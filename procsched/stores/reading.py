@@ -9,9 +9,10 @@ from sqlalchemy import func, select
 
 from procsched._core.entries import Entry
 from procsched._core.frozen import twin
-from procsched._core.models import Outcome, ScheduledTask, Task, TaskStatus
+from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask, Task, TaskStatus
 from procsched._core.planning import kind_of
-from procsched._core.positions import Underway
+from procsched._core.positions import AFTER, Underway
+from procsched.errors import StoreError
 from procsched.stores import codec
 from procsched.stores.payloads import StoredCall
 from procsched.stores.schema import payloads, runs, tasks
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
-NO_SCHEDULE = "its schedule: "  # begins the reason where that is what cannot be loaded
+# Begin the reason where that is what cannot be loaded, or read.
+NO_SCHEDULE, NO_ROW = "its schedule: ", "its row in the store: "
+NO_RECORD = "the record of this attempt is not in the store"
 _CHUNK = 500  # tasks that are read at a time, or whose records are
 _UNREAD = ("seq", "created_at", "epoch")  # columns that nobody asks for at the start
 _ALL_TASKS = select(*(column for column in tasks.c if column.name not in _UNREAD)).order_by(tasks.c.seq)
 _STATUSES = {status.value: status for status in TaskStatus}
 _TERMINAL = frozenset(status for status in TaskStatus if status.is_terminal)
+_MAY_BE_LIVE = frozenset({TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.CANCELLED})
 _SHARED_FIELDS = tuple(name for name in vars(Task)["__slots__"] if name not in ("id", "name", "key"))
 _OpenTask = twin(Task)
 
@@ -63,6 +67,10 @@ def load_tasks(
             if with_records or (more is not None and more.after) or (terminal and entry.run):
                 wanted[handle.task.id] = handle
     _add_records(connection, wanted)
+    for entry in entries:
+        more = underway.get(entry.handle.task.id)
+        if more is not None and more.after:
+            _require_record(entry, more)
     ended.sort()
     return entries, underway, [name for _at, name in ended]
 
@@ -91,18 +99,38 @@ class _TaskReader:
         self._alike: dict[tuple[str, str | None, str], tuple[StoredCall | None, dict[str, Any]]] = {}
 
     def read(self, row: Any) -> tuple[Entry, Underway | None, float]:
-        """Return a task as an entry whose slots are wall time, what is underway of it, and when it was written."""
+        """Return a task as an entry whose slots are wall time, what is underway of it, and when it was written.
+
+        Whoever has changed a row so that it cannot be read shall not keep all other tasks from going on: then it stays
+        as it is, and its task is paused and says so.
+
+        Raises:
+            StoreError: its id cannot be read.
+        """
+        try:
+            return self._read(row)
+        except Exception as error:
+            return self._read_nothing(row, f"{type(error).__name__}: {error}")
+
+    def _read(self, row: Any) -> tuple[Entry, Underway | None, float]:
         # In the order of `_ALL_TASKS`. To ask a row for its columns by name costs more than all that is made of it.
         task_id, name, key, status_name, unloadable, next_run_at, action, payload_id = row[:8]
         schedule_text, settings_text, attempt, generation, run, slot, dealt, anchor, backlog = row[8:17]
         due_at, stands_for, owed, held, after, ended_at, retry_at, live = row[17:25]
         started_at, pid, process_started, updated_at = row[25:]
+        _check_types(
+            (task_id, name, action, schedule_text, settings_text),
+            (attempt, generation, run, stands_for),
+            (slot, dealt, anchor, updated_at),
+            (next_run_at, due_at, ended_at, retry_at, started_at),
+        )
         schedule, kind, steady, unreadable = self._schedule_of(schedule_text)
         call, fields = self._settings_of(payload_id, settings_text, action)
         task = _task_like(fields, task_id, self._names.setdefault(name, name), key)
         status = _STATUSES[status_name]
+        _check_state(status, bool(live), after, ended_at, retry_at)
         handle = ScheduledTask(task, schedule, status, next_run_at, attempt, generation)
-        if unloadable is not None and not unloadable.startswith(NO_SCHEDULE):
+        if unloadable is not None and not unloadable.startswith((NO_SCHEDULE, NO_ROW)):
             handle.unloadable = unloadable
         entry = Entry(handle, call, kind, steady, slot)
         entry.status = status
@@ -114,7 +142,7 @@ class _TaskReader:
         if anchor != slot:
             entry.anchor = anchor
         if backlog:
-            entry.backlog = tuple(json.loads(backlog))
+            entry.backlog = tuple(map(float, json.loads(backlog)))
         entry.due_wall = slot if due_at == slot else due_at
         entry.run = run
         entry.stands_for = stands_for
@@ -130,6 +158,24 @@ class _TaskReader:
         if live or after:
             more = Underway(bool(live), started_at, after, ended_at, retry_at, pid, process_started)
         return entry, more, updated_at
+
+    def _read_nothing(self, row: Any, reason: str) -> tuple[Entry, Underway | None, float]:
+        """Return what stands for a task whose row cannot be read. Nothing can be planned for it."""
+        task_id, name, _key, status_name, _unloadable, _next, action, payload_id = row[:8]
+        if type(task_id) is not str or not task_id:
+            raise StoreError(
+                f"the store has a task whose id is no text but {task_id!r}: correct or delete that row"
+            )
+        call = self._calls.get(payload_id) if isinstance(payload_id, str) else None
+        schedule = codec.UnreadableSchedule(str(row[8]), reason)
+        handle = ScheduledTask(Task(task_id, str(name) or "?", str(action)), schedule, TaskStatus.PAUSED)
+        handle.unloadable = NO_ROW + reason
+        entry = Entry(handle, call, kind_of(schedule), False, 0.0)
+        entry.status = handle.status = _STATUSES.get(status_name, TaskStatus.PAUSED)
+        if entry.status not in _TERMINAL:
+            entry.status = handle.status = TaskStatus.PAUSED
+            entry.held = True
+        return entry, None, 0.0
 
     def _schedule_of(self, text: str) -> tuple[Any, int, bool, bool]:
         found = self._schedules.get(text)
@@ -148,11 +194,60 @@ class _TaskReader:
         key = (settings, payload_id, "" if call is not None else action)
         found = self._alike.get(key)
         if found is None:
-            args, kwargs = ((), {}) if call is None else call.arguments()
+            args, kwargs = _arguments_of(call)
             described = sys.intern(action if call is None else call.describe())
             task = Task("", "", described, args=args, kwargs=kwargs or None, **codec.read_settings(settings))
             found = self._alike[key] = call, {name: getattr(task, name) for name in _SHARED_FIELDS}
         return found
+
+
+def _arguments_of(call: StoredCall | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments as far as they can be shown. Where a call runs it is said what is wrong with them."""
+    if call is None:
+        return (), {}
+    try:
+        args, kwargs = call.arguments()
+    except Exception:
+        return (), {}
+    return (args, kwargs) if isinstance(kwargs, dict) else ((), {})
+
+
+_TEXTS, _COUNTS, _TIMES = frozenset({str}), frozenset({int}), frozenset({float})
+_TIMES_OR_NONE = frozenset({float, type(None)})
+
+
+def _check_types(
+    texts: tuple[Any, ...], counts: tuple[Any, ...], times: tuple[Any, ...], others: tuple[Any, ...]
+) -> None:
+    """Refuse values of a kind that nobody of ours writes: SQLite takes any of them in any column.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for values, kinds in ((texts, _TEXTS), (counts, _COUNTS), (times, _TIMES), (others, _TIMES_OR_NONE)):
+        if not kinds.issuperset(map(type, values)):
+            wrong = next(value for value in values if type(value) not in kinds)
+            raise ValueError(f"{wrong!r} is none of the values that belong there")
+
+
+def _check_state(
+    status: TaskStatus, live: bool, after: str, ended_at: float | None, retry_at: float | None
+) -> None:
+    """Refuse what cannot be true together.
+
+    Raises:
+        ValueError: saying what.
+    """
+    if live and status not in _MAY_BE_LIVE:
+        raise ValueError(f"an attempt of a task that is {status.value} cannot be alive")
+    if status is TaskStatus.RUNNING and not live:
+        raise ValueError("a task that is running has an attempt that is alive")
+    if after not in AFTER:
+        raise ValueError(f"nothing is known to follow after {after!r}")
+    if status is TaskStatus.RETRYING and after != "retry":
+        raise ValueError("a task that is retrying waits for a retry")
+    if after and (ended_at is None or (after == "retry" and retry_at is None)):
+        raise ValueError("it is not said when the last attempt ended, or the next one is due")
 
 
 def _task_like(fields: dict[str, Any], task_id: str, name: str, key: str | None) -> Task:
@@ -174,7 +269,38 @@ def _add_records(connection: Connection, wanted: dict[str, ScheduledTask]) -> No
         some = names[start : start + _CHUNK]
         newest = select(func.max(runs.c.id)).where(runs.c.task_id.in_(some)).group_by(runs.c.task_id)
         for row in connection.execute(select(runs).where(runs.c.id.in_(newest))).mappings():
-            wanted[row["task_id"]]._history = (codec.read_record(dict(row)),)
+            try:
+                wanted[row["task_id"]]._history = (codec.read_record(dict(row)),)
+            except ValueError:  # as if it were not there
+                continue
+
+
+def _require_record(entry: Entry, underway: Underway) -> None:
+    """Have the history end with the record of the attempt that something follows from, or with what stands for it.
+
+    A record that is not there was deleted by hand, or given up while the store failed for long (`waiting.py`).
+    """
+    handle = entry.handle
+    last = handle.last_run()
+    if last is not None and (last.run, last.attempt) == (entry.run, entry.attempt):
+        return
+    assert underway.ended_at is not None
+    at = underway.ended_at if underway.started_at is None else underway.started_at
+    good = underway.after == "good"
+    handle._history = (
+        ExecutionRecord(
+            entry.attempt,
+            at,
+            underway.ended_at,
+            good,
+            None if good else NO_RECORD,
+            task_id=handle.task.id,
+            name=handle.task.name,
+            run=entry.run,
+            due_at=entry.due_wall,
+            missed=entry.stands_for,
+        ),
+    )
 
 
 def select_history(

@@ -8,6 +8,7 @@ SQLAlchemy is imported when the first store is made, and never in a worker.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ import time
 from procsched import _forks, _identity, _places
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
-from procsched.errors import StoreError, StoreInUseError
+from procsched.errors import ProcschedError, StoreError, StoreInUseError
 from procsched.ids import LONGEST_NUMBER
 from procsched.stores import codec
 from procsched.stores.changes import Change, Loaded
@@ -25,7 +26,7 @@ from procsched.stores.payloads import StoredCall, store_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
     from typing import Any, Final
 
@@ -244,7 +245,7 @@ class SqlTaskStore:
             try:
                 connection = self._connected()
                 self._claim.hold()
-                with connection.begin():
+                with connection.begin(), self._reading():
                     former = self._take(connection)
                     return self._load(connection, former)
             except BaseException:
@@ -253,6 +254,17 @@ class SqlTaskStore:
                 self._file = None
                 self._claim.release()
                 raise
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what comes of rows that nobody of ours has written so into a `StoreError`."""
+        try:
+            yield
+        except ProcschedError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            text = f"{self._database.url} holds what procsched has not written so, and cannot read"
+            raise StoreError(f"{text}: {type(error).__name__}: {error}") from error
 
     def _take(self, connection: Connection) -> dict[str, Any] | None:
         """Become the owner. Return the row of the one before."""
@@ -388,7 +400,7 @@ class SqlTaskStore:
         now = self._now()
         self._require_epoch(connection)
         newest: dict[str, Change] = {}
-        new: dict[str, StoredCall] = {}
+        new: dict[str, Change] = {}
         deleted: list[str] = []
         records = []
         for change in changes:
@@ -397,7 +409,7 @@ class SqlTaskStore:
                 deleted.append(task_id)
                 new.pop(task_id, None)
             elif change.call is not None:
-                new[task_id] = change.call
+                new[task_id] = change
             newest[task_id] = change
             if change.record is not None:
                 records.append(self._record_row(change.record))
@@ -408,9 +420,9 @@ class SqlTaskStore:
         for task_id, change in newest.items():
             if change.snapshot is None:
                 continue
-            call = new.get(task_id)
-            if call is not None:
-                inserts.append(self._new_row(connection, change, call, now))
+            first = new.get(task_id)
+            if first is not None:
+                inserts.append(self._new_row(connection, change, first, now))
             else:
                 updates.append(self._task_row(change, now))
         if inserts:
@@ -450,14 +462,17 @@ class SqlTaskStore:
         row["the_id"] = change.task_id
         return row
 
-    def _new_row(
-        self, connection: Connection, change: Change, call: StoredCall, now: float
-    ) -> dict[str, Any]:
-        """Return the whole row of a task, and see to it that what it runs is there."""
+    def _new_row(self, connection: Connection, change: Change, first: Change, now: float) -> dict[str, Any]:
+        """Return the whole row of a task, and see to it that what it runs is there.
+
+        Args:
+            first: the change with which it came; `change` is the newest.
+        """
         from procsched import __version__
 
-        statements = self._statements
+        statements, call = self._statements, first.call
         assert statements is not None
+        assert call is not None
         digest = call.digest
         if digest not in self._payloads:
             payload = {
@@ -486,7 +501,7 @@ class SqlTaskStore:
             "key": task.key,
             "action": call.describe(),
             "payload_id": digest,
-            "schedule": codec.schedule_text(snapshot.schedule),
+            "schedule": first.schedule or codec.schedule_text(snapshot.schedule),
             "settings": codec.settings_text(task),
             "created_at": now,
         }
@@ -591,12 +606,15 @@ class SqlTaskStore:
         """
         from procsched.stores.reading import select_history
 
+        if task_id is not None and codec.writable(task_id) != task_id:
+            return []  # nothing can be kept under that name
         statement = select_history(task_id, outcome, since, min(limit, MOST_ROWS))
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
-            return [
-                codec.read_record(dict(row), None if row["result"] is None else Sealed(row["result"]))
-                for row in connection.execute(statement).mappings()
-            ]
+            with self._reading():
+                return [
+                    codec.read_record(dict(row), None if row["result"] is None else Sealed(row["result"]))
+                    for row in connection.execute(statement).mappings()
+                ]
 
     # --- as a plain TaskStore --------------------------------------------------------------------------
 
@@ -619,7 +637,8 @@ class SqlTaskStore:
         from procsched.stores.reading import load_tasks
 
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
-            tasks, _underway, _finished = load_tasks(connection, with_records=True)
+            with self._reading():
+                tasks, _underway, _finished = load_tasks(connection, with_records=True)
             return [each.handle for each in tasks]
 
 
