@@ -238,7 +238,7 @@ def attack(t):
         tried("FIOSETOWN", fcntl.ioctl, ours, 0x8901, struct.pack("i", pid)),
         tried("SIOCSPGRP", fcntl.ioctl, ours, 0x8902, struct.pack("i", pid)),
         tried("FIOASYNC", fcntl.ioctl, ours, 0x5452, struct.pack("i", 1)),
-        tried("F_NOTIFY", fcntl.fcntl, os.open(os.path.dirname(os.__file__), os.O_RDONLY), 1026, 1),
+        tried("F_NOTIFY", fcntl.fcntl, os.open(os.path.dirname(os.__file__), os.O_RDONLY), 1026, 16),
         tried("timer", call, 222, 0, struct.pack("Pii48x", 0, 9, 4) , bytes(8)),
     ]
     theirs.send(b"x")

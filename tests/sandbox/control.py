@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 from typing import Any
@@ -20,15 +21,41 @@ SECONDS = 20
 
 
 def main() -> None:
-    directory, uid, source = sys.argv[1], int(sys.argv[2]), sys.stdin.read()
+    """Run one attack after another; for each write a line that says what it found, or how its victim died."""
+    directory, uid = sys.argv[1], int(sys.argv[2])
+    sources: list[str] = json.load(sys.stdin)
     os.system("ip link set lo up 2>/dev/null")
-    pid = os.fork()
-    if pid == 0:
-        _be_victim(directory, uid, source)
-    signal.alarm(SECONDS)
-    _pid, status = os.waitpid(pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        print(json.dumps({"victim": os.waitstatus_to_exitcode(status)}), flush=True)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(-1, signal.SIGKILL))  # all but this: it is init here
+    for source in sources:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            _be_victim(directory, uid, source)
+        signal.alarm(SECONDS)
+        _pid, status = os.waitpid(pid, 0)
+        signal.alarm(0)
+        if os.waitstatus_to_exitcode(status) != 0:
+            print(json.dumps({"victim": os.waitstatus_to_exitcode(status)}), flush=True)
+        _clean_up(directory)
+
+
+def _clean_up(directory: str) -> None:
+    """Leave nothing to the next attack: no process, no file."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        pass
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
 
 def _be_victim(directory: str, uid: int, source: str) -> None:

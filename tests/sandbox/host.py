@@ -23,6 +23,7 @@ from typing import Any
 
 SECRET = "canary-" + "f00d" * 8
 UIDS = range(740_000, 740_032)
+KEPT = 3  # executors
 KEYCTL = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
 
 
@@ -126,20 +127,21 @@ class Host:
         self.executors: dict[str, Any] = {}
 
     def executor(self, policy: dict[str, Any]) -> Any:
-        """Return an executor with this policy, made once."""
+        """Return an executor with this policy; the last few are kept, for each takes a while to be made."""
         from procsched import ProcessExecutor, Sandbox
 
         key = json.dumps(policy, sort_keys=True)
-        if key not in self.executors:
-            for old in self.executors.values():
-                old.shutdown()
-            self.executors.clear()
+        executor = self.executors.pop(key, None)
+        if executor is None:
             fields = dict(policy)
             fields["give_up"] = frozenset(fields.get("give_up", ()))
             if self.root:
                 fields["run_as"] = UIDS
-            self.executors[key] = ProcessExecutor(1, timeout=10.0, sandbox=Sandbox(**fields))
-        return self.executors[key]
+            executor = ProcessExecutor(1, timeout=10.0, sandbox=Sandbox(**fields))
+        self.executors[key] = executor
+        while len(self.executors) > KEPT:
+            self.executors.pop(next(iter(self.executors))).shutdown()
+        return executor
 
     def do_arguments(self) -> Any:
         return self.canaries.arguments()
