@@ -15,6 +15,7 @@ from procsched._core.models import ExecutionRecord, MisfirePolicy, OverrunPolicy
 from procsched._core.queues import ROUNDING
 from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules import After, FixedDelay, FixedRate, OneTime
+from procsched.schedules.cron import CORRECTION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -298,7 +299,10 @@ def plan_resumed(slots: Slots, record: ExecutionRecord, ended: float, now: float
 
 
 def plan_revived(slots: Slots, now: float) -> Plan:
-    """Return the next slot from `now` on: of the same grid for a rate, at once for what has but one."""
+    """Return the next slot from `now` on: of the same grid for a rate, at once for what has but one.
+
+    Where the clock was set back meanwhile, a slot that has run is not run again (see `CronSchedule.next_run`).
+    """
     schedule: Any = slots.schedule
     kind = kind_of(schedule)
     if kind == ONCE:
@@ -306,7 +310,10 @@ def plan_revived(slots: Slots, now: float) -> Plan:
     if kind == RATE:
         total = schedule.passed(slots.dealt, now + ROUNDING, 0)[1]
         return Plan(schedule.aligned(slots.anchor, slots.dealt + (total + 1) * schedule.period))
-    return Plan(plan_first(schedule, now))
+    due = plan_first(schedule, now)
+    if due is not None and due <= slots.dealt <= now + CORRECTION:
+        due = plan_first(schedule, slots.dealt)
+    return Plan(due)
 
 
 def plan_again(slots: Slots, last: ExecutionRecord | None, now: float) -> Plan:

@@ -149,6 +149,15 @@ def test_revived_rate_keeps_its_grid() -> None:
     assert planning.plan_revived(Slots(FixedDelay(5, 2), 5.0), 95.0).due_at == 97.0
 
 
+def test_revived_after_the_clock_was_set_back_runs_no_slot_twice() -> None:
+    """A clock set back by more than three hours is a correction: then only the new time counts."""
+    cron = CronSchedule("* * * * *")
+    day = 1_700_006_400.0
+    for back, due in ((30.0, day + 60), (3600.0, day + 60), (4 * 3600.0, day - 4 * 3600 + 60)):
+        assert planning.plan_revived(Slots(cron, day), day - back).due_at == due
+    assert planning.plan_revived(Slots(cron, day), day + 90).due_at == day + 120
+
+
 @pytest.mark.parametrize("schedule", [FixedRate(1), TEN_CATCH_UP, CronSchedule("* * * * * *")])
 @pytest.mark.parametrize("policy", list(MisfirePolicy))
 def test_ten_years_cost_some_thousand_steps(schedule: Any, policy: MisfirePolicy) -> None:
