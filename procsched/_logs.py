@@ -36,10 +36,15 @@ def say(
         BaseException: in the main thread, what is no Exception: a signal handler may have raised it.
     """
     try:
-        log.log(level, text, *values, exc_info=error, extra=fields, stacklevel=2)
+        log.log(level, text, *map(_writable, values), exc_info=error, extra=fields, stacklevel=2)
     except BaseException as failure:
         if not isinstance(failure, Exception) and threading.current_thread() is threading.main_thread():
             raise
         if logging.raiseExceptions and sys.stderr is not None:
             with contextlib.suppress(Exception):  # as `logging.Handler.handleError` does, which was not asked
                 sys.stderr.write(f"--- Logging error ---\n{traceback.format_exc()}Message: {text!r}\n")
+
+
+def _writable(value: object) -> object:
+    """Return a text without what no file takes: names of files and of tasks may have halves of characters in them."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

@@ -137,3 +137,10 @@ def test_the_timer_goes_on(handler: _Raising, monkeypatch: pytest.MonkeyPatch) -
         scheduler.schedule_after(ran.set, 0.0)
         assert ran.wait(support.TIMEOUT)
     assert handler.count
+
+
+def test_what_cannot_be_written_is_escaped(caplog: pytest.LogCaptureFixture) -> None:
+    """Half a character, from the name of a file or a task, would make a handler fail that writes UTF-8."""
+    say(logging.WARNING, "the task %s failed %d times", "\udc80 job", 2)
+    assert caplog.messages == [r"the task \udc80 job failed 2 times"]
+    assert caplog.text.encode()
