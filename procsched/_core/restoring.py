@@ -2,25 +2,34 @@
 
 stored --restore--> not live: queued, paused or at its end, as it was; slots that passed are misfires
               '---> live: a LOST record --judge--> a retry, or the schedule from where the run was lost
+
+Where the last scheduler was alive at a time that is yet to come, the wall clock was set back meanwhile. That is
+followed as if it had been set at this moment: what is counted in seconds goes on from where it was, and the rest
+follows the new time at once.
 """
 
 from __future__ import annotations
+
+import math
 
 from procsched._core import planning
 from procsched._core.entries import (
     AFTER_LOSS,
     CANCELLED,
+    CLOCK_SET,
     FAILED,
     PAUSED,
     RETRYING,
     RUNNING,
     SCHEDULED,
     Entry,
+    Question,
 )
 from procsched._core.following import NOTHING
 from procsched._core.models import ExecutionRecord, Outcome
 from procsched._core.positions import LostAttempt, ended_of
 from procsched._core.requests import Requests
+from procsched._core.timeline import STEP_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,11 +65,16 @@ class Restoring(Requests):
             wall, line: this moment.
         """
         lost: list[tuple[Entry, Underway]] = []
+        back = down_at - wall
+        if not STEP_SECONDS < back < math.inf:
+            back = 0.0
         for entry in entries:
             name, status = entry.handle.task.id, entry.status
             more = underway.get(name)
             owed = status is SCHEDULED and entry.slot <= down_at
-            self._take_back(entry, more)
+            self._take_back(entry, more, back)
+            if back and owed and not entry.steady:
+                entry.slot = entry.dealt = min(entry.slot, wall)  # it was due, whatever the new time says
             if more is not None and more.live:
                 self.counters["started"] += 1
                 entry.live = LostAttempt(entry, more.started_at)
@@ -80,12 +94,38 @@ class Restoring(Requests):
             if entry.live is None:
                 self.retire(entry)
         for entry, more in lost:
-            self._lose(entry, more, down_at, why, wall, line)
+            self._lose(entry, more, down_at, back, why, wall, line)
+        if back:
+            self._follow_setting_back(back, wall, line)
 
-    def _take_back(self, entry: Entry, underway: Underway | None) -> None:
-        """Move an entry to this scheduler's steady line, and register it."""
-        task, offset = entry.handle.task, self.timeline.offset
+    def _follow_setting_back(self, back: float, wall: float, line: float) -> None:
+        """Plan anew what follows the wall, and have everything stored by the new time."""
+        for entry in list(self.entries.values()):
+            if entry.status.is_terminal:
+                continue
+            if entry.steady or entry.ended is not None:
+                self.write(entry)
+            elif entry.kind == planning.OTHER and not entry.owed and entry.live is None:
+                # The run before this may have left no more than its slot.
+                due = entry.due_wall
+                last = planning.record_of_slot(due) if entry.run and due is not None else None
+                self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
+        text = f"the wall clock was set back by {back:.3f} s or more while no scheduler had the store"
+        self.tell(None, wall, None, "clock", text)
+
+    def _take_back(self, entry: Entry, underway: Underway | None, back: float) -> None:
+        """Move an entry to this scheduler's steady line, and register it.
+
+        Args:
+            back: seconds by which the wall clock was set back since it was stored.
+        """
+        task, offset = entry.handle.task, self.timeline.offset + back
         if entry.steady:
+            if back:
+                if entry.due_wall is not None:
+                    entry.due_wall -= back
+                if entry.handle.next_run_at is not None:
+                    entry.handle.next_run_at -= back
             slot = entry.slot - offset
             # What is the same number stays one: there may be a hundred thousand of them.
             entry.dealt = slot if entry.dealt == entry.slot else entry.dealt - offset
@@ -102,12 +142,22 @@ class Restoring(Requests):
             self.keys[task.key] = entry  # of several the last one: it has replaced the others
 
     def _lose(
-        self, entry: Entry, underway: Underway, down_at: float, why: str, wall: float, line: float
+        self,
+        entry: Entry,
+        underway: Underway,
+        down_at: float,
+        back: float,
+        why: str,
+        wall: float,
+        line: float,
     ) -> None:
-        """Give a lost attempt its record, and do what follows."""
+        """Give a lost attempt its record, and do what follows. The record is of the time that the clock has now."""
         call, task = entry.live, entry.handle.task
         assert call is not None
         started_at = underway.started_at
+        down_at -= back
+        if started_at is not None:
+            started_at -= back
         error = why
         if started_at is None:
             started_at = down_at

@@ -276,6 +276,8 @@ class SqlTaskStore:
         if self._visiting:
             closed = None if former is None else former["closed_at"]
             self._alive_at = 0.0 if former is None else former["seen_at"] if closed is None else closed
+            # Where the clock was set back since, what is loaded now is written by the new time (`restoring.py`).
+            self._alive_at = min(self._alive_at, self._now())
         epoch = 1 if former is None else former["epoch"] + 1
         now = self._now()
         pid = os.getpid()

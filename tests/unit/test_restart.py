@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from procsched import (
     FakeClock,
     FixedDelay,
     FixedRate,
+    InlinePool,
     MisfirePolicy,
     OneTime,
     Outcome,
@@ -272,7 +274,7 @@ def test_a_paused_task_with_a_lost_run_stays_paused(path: str, after: str, tmp_p
         clock.advance(1)
         _schedulers.clear()
         assert paused.status is S.PAUSED
-    with simulated(after) as (scheduler, clock, _log):
+    with simulated(after, clock) as (scheduler, clock, _log):
         (task,) = scheduler.tasks()
         assert task.status is S.PAUSED
         assert [record.outcome for record in task.history] == [Outcome.LOST]
@@ -335,6 +337,140 @@ def test_a_backoff_that_is_over_is_due_at_once(path: str) -> None:
     with simulated(path, clock) as (scheduler, clock, _log):
         assert scheduler.wait_idle(support.TIMEOUT)
         assert [record.attempt for record in scheduler.history()] == [2, 1]
+
+
+# --- with a clock that was set back meanwhile ----------------------------------------------------------
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("back", [HOUR, 400 * DAY])
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (FixedRate(100), [200.0]),
+        (FixedRate(100, OverrunPolicy.CATCH_UP), [200.0]),
+        (FixedDelay(100), [250.0]),  # the run before that came when the clock had jumped to 150
+        (After(100), []),
+        (After(170), [170.0]),
+    ],
+)
+def test_what_is_counted_in_seconds_goes_on(
+    path: str, schedule: Any, expected: list[float], back: float
+) -> None:
+    """It would not have run for an hour, or a year, for its slot was written down by the old time."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, schedule)
+        clock.advance(150)
+    clock = FakeClock(START + 150 - back)
+    with simulated(path, clock) as (scheduler, clock, log):
+        assert any(event.kind == "clock" and "set back" in str(event.progress) for event in log.events)
+        clock.advance(100)
+        found = [record.due_at for record in scheduler.history()[::-1] if record.due_at is not None]
+        assert [due for due in found if due < START] == [START - back + at for at in expected]
+
+
+def test_a_retry_goes_on_as_well(path: str) -> None:
+    """The rest of its backoff, also after a second restart, and after somebody who only looked in."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.fail, OneTime(START), retry=RetryPolicy(3, 100.0, max_backoff=1000.0))
+        assert scheduler.wait_idle(support.TIMEOUT)
+        clock.advance(40)
+    new = START + 40 - HOUR
+    clock = FakeClock(new)
+    visit = SqlTaskStore(f"sqlite:///{path}")
+    visit.visit()
+    visitor = Scheduler(clock=clock, pool=InlinePool(), store=visit)
+    assert [task.next_run_at for task in visitor.tasks()] == [new + 60]
+    visitor.shutdown(drain=False)
+    for _ in range(2):
+        with simulated(path, clock) as (scheduler, _clock, _log):
+            assert [task.next_run_at for task in scheduler.tasks()] == [new + 60]
+    with simulated(path, clock) as (scheduler, clock, _log):
+        clock.advance(60)
+        assert [record.attempt for record in scheduler.history()] == [2, 1]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_follows_the_wall_follows_the_new_time(path: str, paused: bool) -> None:
+    """A slot that has run is not run again, for up to three hours (cron(8)); a time in the calendar stays."""
+    with simulated(path) as (scheduler, clock, _log):
+        cron = scheduler.schedule("cron", stored.nothing, CronSchedule("*/30 * * * *"))
+        once = scheduler.schedule("once", stored.nothing, OneTime(START + 3 * HOUR))
+        for _ in range(4):
+            clock.advance(1800)
+        last = scheduler.history(cron)[0].due_at
+        if paused:
+            scheduler.pause(cron)
+    assert last is not None
+    for back, following in ((HOUR, last + 1800), (4 * HOUR, None)):
+        clock = FakeClock(START + 2 * HOUR - back)
+        with simulated(path, clock) as (scheduler, _clock, _log):
+            if paused:
+                assert scheduler.resume(cron.id)
+            found, same = scheduler.tasks()
+            first = CronSchedule("*/30 * * * *").next_after(clock.now()) if following is None else following
+            assert found.next_run_at == first
+            assert same.next_run_at == once.next_run_at
+            if paused:
+                scheduler.pause(cron.id)
+
+
+def test_what_waits_for_a_resume_or_a_retry_is_told_by_the_new_time(path: str) -> None:
+    """The slot of a paused task, and the one that a run stands for; a schedule that cannot be read is not asked."""
+    with simulated(path) as (scheduler, clock, _log):
+        paused = scheduler.schedule("paused", stored.nothing, FixedRate(100, start_delay=100))
+        scheduler.pause(paused)
+        retrying = scheduler.schedule(
+            "retrying", stored.fail, FixedRate(1000), retry=RetryPolicy(3, 50.0, max_backoff=100.0)
+        )
+        scheduler.schedule("unreadable", stored.nothing, CronSchedule("0 0 * * *"))
+        assert scheduler.wait_idle(support.TIMEOUT)
+        before = paused.next_run_at
+    assert before is not None
+    stored.execute(path, "UPDATE tasks SET schedule = '{' WHERE name = 'unreadable'")
+    with simulated(path, FakeClock(START - HOUR)) as (scheduler, clock, _log):
+        assert scheduler.task(paused.id).next_run_at == before - HOUR
+        clock.advance(50)
+        assert scheduler.history(retrying)[0].due_at == START - HOUR
+        assert scheduler.stats().counters["schedule_errors"] == 0
+
+
+@pytest.mark.parametrize("schedule", ["cron", "once"])
+def test_what_was_due_runs_whatever_the_new_time_says(path: str, schedule: str) -> None:
+    """It waited for a worker when its scheduler ended."""
+    made = OneTime(START + 100) if schedule == "once" else CronSchedule("*/30 * * * *")
+    with simulated(path) as (scheduler, _clock, _log):
+        scheduler.schedule("t", stored.nothing, made, misfire=MisfirePolicy.SKIP)
+    due = START + 100 if schedule == "once" else made.next_after(START)  # type: ignore[union-attr]
+    stored.execute(path, f"UPDATE owner SET seen_at = {due}, closed_at = {due}")
+    with simulated(path, FakeClock(START - HOUR)) as (scheduler, _clock, _log):
+        assert [record.due_at for record in scheduler.history()] == [START - HOUR]
+
+
+def test_a_lost_run_is_of_the_time_that_the_clock_has_now(path: str, after: str) -> None:
+    """Its record is not of a time that is yet to come, and what follows counts from now."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.copy, FixedDelay(100, 100), args=(path, after), retry=NO_RETRY,
+                           on_exhausted="continue")  # fmt: skip
+        clock.advance(100)
+    new = START + 100 - HOUR
+    stored.execute(after, f"UPDATE tasks SET started_at = {START + 90}")
+    with simulated(after, FakeClock(new)) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        (lost,) = scheduler.history()
+        assert (lost.outcome, lost.started_at, lost.finished_at) == (Outcome.LOST, new - 10, new)
+        assert task.next_run_at == new + 100
+
+
+def test_a_time_that_nobody_can_have_seen_moves_nothing(path: str) -> None:
+    """As it comes of a row that somebody has changed."""
+    with simulated(path) as (scheduler, _clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(100))
+    stored.execute(path, "UPDATE owner SET seen_at = 9e999, closed_at = NULL")
+    with simulated(path) as (scheduler, _clock, _log):
+        assert [record.due_at for record in scheduler.history()] == [START]
 
 
 # --- before and at the start ---------------------------------------------------------------------------
