@@ -346,10 +346,10 @@ def _prepared(sandbox: Sandbox, size: int) -> Prepared:
     from procsched.sandbox.prepare import prepare
 
     prepared = prepare(sandbox)
-    needed = size + MOST_SPARES + 2
+    needed = size + MOST_SPARES + 3
     if sandbox.run_as is not None and len(sandbox.run_as) < needed:
         raise ValidationError(
-            f"run_as has {len(sandbox.run_as)} uids, and {size} workers need {needed}: with those that wait and those "
-            "that are just ending"
+            f"run_as has {len(sandbox.run_as)} uids, and {size} workers need {needed}: with those that wait, those "
+            "that are just ending, and the process that looks into what they write"
         )
     return prepared

@@ -306,6 +306,14 @@ def test_uids_of_others_are_refused() -> None:
         Leases(range(1, 10))
 
 
+def test_a_pool_has_uids_for_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of them would wait for the end of another."""
+    monkeypatch.setattr(prepare, "prepare", lambda _sandbox: object())
+    with pytest.raises(ValidationError, match="run_as has 8 uids, and 4 workers need 9"):
+        ProcessPool(4, sandbox=Sandbox(run_as=range(700_000, 700_008)))
+    ProcessPool(4, sandbox=Sandbox(run_as=range(700_000, 700_009)))
+
+
 @pytest.mark.skipif(not hosts.IS_ROOT, reason="only root can give uids")
 def test_a_uid_is_given_once() -> None:
     """Two pools with the same range do not share a uid; one that was given back comes last."""
