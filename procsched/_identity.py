@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-STAT_FIELDS_BEFORE_START = 19  # behind the closing parenthesis of the name; proc(5), /proc/pid/stat, field 22
+from procsched import _system
+from procsched._system import boot_id as boot_id
+from procsched._system import started_at as started_at
 
 
 def host_name() -> str:
@@ -15,28 +17,6 @@ def host_name() -> str:
     return os.environ.get("COMPUTERNAME", "")  # Windows
 
 
-def boot_id() -> str:
-    """Return what pids are unique within: this boot of this machine, and this process's pid namespace; "" unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def started_at(pid: int) -> int | None:
-    """Return when process `pid` started, in clock ticks since the boot; None where it is gone, or nobody can say.
-
-    Together with the pid and `boot_id` this names a process for ever.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(fields[STAT_FIELDS_BEFORE_START]) if len(fields) > STAT_FIELDS_BEFORE_START else None
-
-
 def end_process(pid: int, started: int) -> bool:
     """Send SIGKILL to process `pid`, if it is still the one that started at `started`. Return whether it was.
 
@@ -44,16 +24,15 @@ def end_process(pid: int, started: int) -> bool:
     whoever gets the pid next.
     """
     try:
-        descriptor = os.pidfd_open(pid)
-    except (
-        AttributeError,
-        OSError,
-    ):  # it is gone; or this system has no such descriptors, and nothing may be signalled
+        descriptor = _system.open_process(pid)
+    except OSError:  # it is gone
         return False
+    if descriptor is None:
+        return False  # nothing may be signalled that may be another by now
     try:
         if started_at(pid) != started:
             return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        _system.signal_process(descriptor, signal.SIGKILL)
     except OSError:
         return False
     finally:

@@ -42,7 +42,6 @@ _STEP = 1 << 20  # bytes that are copied without giving other threads a chance
 _SLOW = 1 << 24  # bytes whose release takes so long (a third of a millisecond each) that a thread does it
 _MOST_HELD = 4  # one in so many of the descriptors that this process may have is used for calls that wait
 _ALIGNMENT = 64
-_MFD_NOEXEC_SEAL = 8  # linux/memfd.h, since Linux 6.3
 
 HEAD = Struct("<QQQ")  # magic, bytes of the pickle, number of buffers
 PLACE = Struct("<QQ")  # offset and bytes of a buffer
@@ -221,32 +220,22 @@ def _most_held() -> int:
 
 def _fill(parcel: Parcel, parts: list[bytes | memoryview]) -> bool:
     """Copy `parts` into memory for the parcel; return False where there is none to be had."""
-    if not _system.offers("memfd"):
-        return False
-    import fcntl
-
     try:
-        parcel.fd = _system.lift(_memfd())
+        fd = _system.memory_file("procsched-parcel", sealable=True)
+        if fd is None:
+            return False
+        parcel.fd = fd
         for part in parts:
             view = memoryview(part)
             while view:
                 view = view[os.write(parcel.fd, view) :]
-        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-        fcntl.fcntl(parcel.fd, fcntl.F_ADD_SEALS, seals)
+        _system.seal(parcel.fd)
     except OSError:  # no descriptor, no memory, a limit on the size of files
         if parcel.fd >= 0:
             os.close(parcel.fd)
             parcel.fd = -1
         return False
     return True
-
-
-def _memfd() -> int:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        return os.memfd_create("procsched-parcel", flags | _MFD_NOEXEC_SEAL)
-    except OSError:  # an older kernel does not know the last one
-        return os.memfd_create("procsched-parcel", flags)
 
 
 # -- on its way ----------------------------------------------------------------------------------------------------

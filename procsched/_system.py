@@ -28,6 +28,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 MAP_FIXED = 0x10  # linux/mman.h
 MADV_HUGEPAGE = 14
+MFD_NOEXEC_SEAL = 8  # linux/memfd.h
+STAT_FIELDS_BEFORE_START = 19  # behind the closing parenthesis of the name; proc(5), /proc/pid/stat, field 22
 
 
 def offers(feature: str) -> bool:
@@ -260,6 +262,113 @@ def sharpen_timers() -> None:
     """Let the calling thread's waits end within a microsecond of their time instead of fifty."""
     if sys.platform == "linux":
         prctl(PR_SET_TIMERSLACK, 1)
+
+
+def umask() -> int | None:
+    """Return the process's umask without changing it, or None where that cannot be read."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        return None
+    return None
+
+
+def boot_id() -> str:
+    """Return what pids are unique within: this boot of this machine, and this process's pid namespace; "" unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def path_below(directory: int, name: str) -> str:
+    """Return a short path of what is called `name` in an open directory.
+
+    Raises:
+        OSError: this system has none.
+    """
+    if not offers("proc"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), name)
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+# --- descriptors ---------------------------------------------------------------------------------------------------
+
+
+def event_descriptor() -> int | None:
+    """Return a descriptor above the standard three that is written to and read from (eventfd(2)), or None.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    return lift(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) if offers("eventfd") else None
+
+
+def memory_file(name: str, *, sealable: bool = False) -> int | None:
+    """Return a descriptor above the standard three of memory that is in no file system (memfd_create(2)), or None.
+
+    Args:
+        sealable: it is to be sealed once it is filled, see `seal`; nothing in it can be executed.
+    Raises:
+        OSError: no descriptor is left.
+    """
+    if not offers("memfd"):
+        return None
+    flags = os.MFD_CLOEXEC
+    if sealable:
+        flags |= os.MFD_ALLOW_SEALING
+        try:
+            return lift(os.memfd_create(name, flags | MFD_NOEXEC_SEAL))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 6.3 does not know that one
+                raise
+    return lift(os.memfd_create(name, flags))
+
+
+def seal(fd: int) -> None:
+    """Let nobody change or shrink memory of `memory_file` any more (fcntl(2), F_ADD_SEALS)."""
+    import fcntl
+
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor of process `pid` (pidfd_open(2)), or None where this system has none.
+
+    Raises:
+        ProcessLookupError: it is gone. OSError: no descriptor is left.
+    """
+    return os.pidfd_open(pid) if offers("pidfd") else None
+
+
+def signal_process(pidfd: int, signum: int) -> None:
+    """Send a signal to the process of a descriptor, which never is another one.
+
+    Raises:
+        ProcessLookupError: it is gone. PermissionError: it is another user's.
+    """
+    signal.pidfd_send_signal(pidfd, signum)
+
+
+def started_at(pid: int) -> int | None:
+    """Return when process `pid` started, in clock ticks since the boot; None where it is gone, or nobody can say.
+
+    Together with the pid and `boot_id` this names a process for ever.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[STAT_FIELDS_BEFORE_START]) if len(fields) > STAT_FIELDS_BEFORE_START else None
 
 
 def has_ended(pidfd: int) -> bool:

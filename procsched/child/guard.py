@@ -85,10 +85,8 @@ class Wakeups:
 
 def watch_process(pid: int) -> int | None:
     """Return a descriptor that is readable when our (grand)parent `pid` has ended, or None."""
-    if not _system.offers("pidfd"):
-        return None
     try:
-        return os.pidfd_open(pid)
+        return _system.open_process(pid)
     except OSError:
         return None
 

@@ -21,7 +21,7 @@ import socket
 import struct
 import threading
 
-from procsched import _forks, _places
+from procsched import _forks, _places, _system
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import StoreError
@@ -64,7 +64,7 @@ def _address(path: str) -> Iterator[str]:
     directory, name = os.path.split(path)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{name}"
+        yield _system.path_below(descriptor, name)
     finally:
         os.close(descriptor)
 

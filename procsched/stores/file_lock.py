@@ -238,22 +238,22 @@ class FileLock:
     def _sleep(self, watch: int, waker: Waker) -> None:
         """Wait until something happens to the file, or its holder dies. Looked at before: this loses no sign."""
         found = self.read_holder()
-        pidfd = -1
+        pidfd: int | None = None
         if not holder.is_gone(found) and found.get("boot_id") == holder.this_process()["boot_id"]:
             try:
-                pidfd = os.pidfd_open(found["pid"])
-            except (AttributeError, OSError):
-                pidfd = -1
+                pidfd = _system.open_process(found["pid"])
+            except OSError:
+                pidfd = None
         try:
             poller = select.poll()
-            for each in (watch, pidfd, waker.reader):
+            for each in (watch, -1 if pidfd is None else pidfd, waker.reader):
                 if each >= 0:
                     poller.register(each, select.POLLIN)
             poller.poll(None if watch >= 0 else LOOK_SECONDS * 1000)
             if watch >= 0:
                 _drain(watch)
         finally:
-            if pidfd >= 0:
+            if pidfd is not None:
                 os.close(pidfd)
 
 

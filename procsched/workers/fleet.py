@@ -214,7 +214,7 @@ class Fleet(Alarm):
             "argv": list(sys.argv),
             "environ": None if environ == self._sent_environ else environ,
             "cwd": options.cwd or working_directory(),
-            "umask": _umask(),
+            "umask": _system.umask(),
             "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "nice": options.nice,
             "initializer": options.initializer,
@@ -584,15 +584,3 @@ class Fleet(Alarm):
 
 
 _END_OF = {WorkerState.DYING: "killed_workers", WorkerState.LEAVING: "left_workers"}
-
-
-def _umask() -> int | None:
-    """Return the process's umask without changing it, or None where that cannot be read."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        return None
-    return None

@@ -101,8 +101,9 @@ class Guard:
                 setsigmask=(),
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
-            if _system.offers("pidfd"):
-                self.pidfd = _system.lift(os.pidfd_open(self.pid))
+            pidfd = _system.open_process(self.pid)
+            if pidfd is not None:
+                self.pidfd = _system.lift(pidfd)
         except BaseException:
             self.abandon()
             raise

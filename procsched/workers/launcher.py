@@ -144,7 +144,7 @@ class Launcher:
             return
         if self._helper_fd is not None:
             try:
-                signal.pidfd_send_signal(self._helper_fd, signal.SIGKILL)
+                _system.signal_process(self._helper_fd, signal.SIGKILL)
             except ProcessLookupError:
                 self._hung_up = True
         if self._hung_up and not self._roused:
@@ -165,7 +165,7 @@ class Launcher:
             if self._guard_fd is None:
                 os.kill(self.guard_pid, signum)
             else:
-                signal.pidfd_send_signal(self._guard_fd, signum)
+                _system.signal_process(self._guard_fd, signum)
         except ProcessLookupError:  # somebody else in this program has reaped it
             return
 

@@ -265,8 +265,8 @@ class _Later(Alarm):
 
 
 def _make_wakeup() -> tuple[int, int]:
-    if _system.offers("eventfd"):
-        fd = _system.lift(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+    fd = _system.event_descriptor()
+    if fd is not None:
         return fd, fd
     reader, writer = _system.pipe()
     os.set_blocking(reader, False)

@@ -69,9 +69,8 @@ def _map(fd: int, size: int) -> mmap.mmap:
 
 def _memory_file(size: int) -> int:
     """Return a descriptor of `size` zero bytes that nobody else can find and that goes with its users."""
-    if _system.offers("memfd"):
-        fd = _system.lift(os.memfd_create("procsched", os.MFD_CLOEXEC))
-    else:
+    fd = _system.memory_file("procsched")
+    if fd is None:
         import tempfile
 
         fd, path = tempfile.mkstemp(prefix="procsched-")

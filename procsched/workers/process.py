@@ -261,7 +261,7 @@ class Worker(Hearer):
         if self.pidfd is None:
             return False
         try:
-            signal.pidfd_send_signal(self.pidfd, signum)
+            _system.signal_process(self.pidfd, signum)
         except (ProcessLookupError, PermissionError):
             return False
         return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading as real
 import time as real_time
 import types
@@ -199,19 +198,16 @@ class _System:
     def resident_bytes(pid: int | None) -> int | None:
         return None if pid is None else _world().behave.resident()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_system, name)
-
-
-class _Signal:
-    """`signal`, for processes that are simulated."""
-
     @staticmethod
-    def pidfd_send_signal(fd: int, signum: int) -> None:
+    def signal_process(fd: int, signum: int) -> None:
         _world().processes.signal(fd, signum)
 
+    @staticmethod
+    def umask() -> int:
+        return 0o22
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(signal, name)
+        return getattr(_system, name)
 
 
 class _Time:
@@ -262,7 +258,7 @@ class _Threading:
         return getattr(real, name)
 
 
-_OS, _SYSTEM, _SIGNAL, _TIME, _THREADING = _Os(), _System(), _Signal(), _Time(), _Threading()
+_OS, _SYSTEM, _TIME, _THREADING = _Os(), _System(), _Time(), _Threading()
 
 
 def _call(function: Callable[[], object]) -> None:
@@ -293,8 +289,7 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (pool, "Guard", SimulatedGuard),
         (fleet, "Guard", SimulatedGuard),
         (fleet, "Launcher", SimulatedLauncher),
-        (fleet, "_umask", lambda: 0o22),
-        (process, "signal", _SIGNAL),
+        (fleet, "_system", _SYSTEM),
         (process, "_system", _SYSTEM),
         (hearing, "_system", _SYSTEM),
         (booking, "_system", _SYSTEM),

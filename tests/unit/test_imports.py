@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "procsched.errors": set(),
     "procsched._libc": set(),
     "procsched._system": {"procsched._libc"},
-    "procsched._identity": set(),
+    "procsched._identity": {"procsched._system"},
     "procsched._timerfd": {"procsched._libc", "procsched._system"},
     "procsched._byvalue": set(),
     "procsched._forks": set(),

@@ -24,22 +24,8 @@ ONLY_LINUX = {
 
 # Who else names what, and why it stands there.
 LISTED: dict[str, tuple[set[str], str]] = {
-    "_parcels.py": (
-        {"memfd_create", "MFD_CLOEXEC", "F_ADD_SEALS"},
-        "seals and flags of its own; asks `offers('memfd')` first, and sends in band without",
-    ),
-    "_identity.py": (
-        {"/proc/", "pidfd_open", "pidfd_send_signal"},
-        "names a process across restarts; answers None where it cannot",
-    ),
     "stores/files.py": ({"/proc/"}, "warns of network file systems, where the system tells"),
-    "workers/loop.py": ({"epoll", "eventfd", "EFD_CLOEXEC"}, "asks for each first; selectors and a pipe otherwise"),
-    "workers/pages.py": ({"memfd_create", "MFD_CLOEXEC"}, "asks first; an unlinked file otherwise"),
-    "workers/guard.py": ({"pidfd_open"}, "asks first"),
-    "workers/launcher.py": ({"pidfd_send_signal"}, "only with a descriptor that there is"),
-    "workers/process.py": ({"pidfd_send_signal"}, "only with a descriptor that there is"),
-    "workers/fleet.py": ({"/proc/"}, "the umask; the workers keep the helper's otherwise"),
-    "child/guard.py": ({"pidfd_open"}, "asks first"),
+    "workers/loop.py": ({"epoll"}, "asks for it first; selectors otherwise"),
     "child/surroundings.py": (
         {"/proc/", "getresuid", "sched_getaffinity"},
         "asks for each first; then it is not looked at, and no peak is measured",
@@ -49,8 +35,6 @@ LISTED: dict[str, tuple[set[str], str]] = {
     "sandbox/kernel.py": ({"O_PATH"}, "likewise"),
     "sandbox/paths.py": ({"/proc/"}, "likewise"),
     "child/limiting.py": ({"/proc/"}, "limits that need it are refused by name elsewhere"),
-    "stores/door.py": ({"/proc/"}, "only for paths too long for a socket; asks `offers('proc')` first"),
-    "stores/file_lock.py": ({"pidfd_open"}, "a standby looks once a second otherwise"),
     "cli/doctor_probes.py": (
         {"/proc/", "pidfd_open", "pidfd_send_signal", "memfd_create", "MFD_CLOEXEC", "eventfd", "EFD_CLOEXEC"},
         "tries each of them, for that is what it is for",
