@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from procsched import Outcome
+from procsched import Outcome, dump
 from tests.races import actions
 from tests.races.aim import POOL_SPREAD, SPREAD, Aim, Balance, winner_of
 from tests.races.faces import ExecutorFace, SchedulerFace, signal_worker
@@ -198,7 +198,11 @@ class Races:
 
     def settle(self, face: Any, key: str, run: Any, *, only: Outcome | None = None) -> None:
         """Wait for the end of a run that was no target, and fail if it was hit."""
-        records = face.records(run)
+        try:
+            records = face.records(run)
+        except TimeoutError:
+            dump()  # of a hang, or of a machine that is too busy
+            raise
         self.expected[key] = self.recorded[key] = len(records)
         assert len(records) <= 1, records
         if only is not None:
