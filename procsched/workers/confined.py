@@ -263,6 +263,11 @@ class Confined(Worker):
 
     def _read(self, thorough: bool) -> None:
         """Read and handle frames until there is nothing, or so much that others are to have their turn."""
+        self._read_frames(thorough)
+        if not self.reader.room:  # what comes behind the last one, its end among it, is of no interest
+            self.pool.loop.forget(self.pipes.fileno())
+
+    def _read_frames(self, thorough: bool) -> None:
         reader = self.reader
         most = self.policy.result + LENGTH + READ_MOST if thorough else READ_MOST
         try:

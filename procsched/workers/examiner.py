@@ -232,7 +232,11 @@ class Examiner(Alarm):
         except BlockingIOError:
             return
         if not data:
-            self._fail("has ended")
+            launcher = self._fleet.launcher
+            if launcher is None or launcher.closing:  # the helper takes it along
+                self.end()
+            else:
+                self._fail("has ended")
             return
         self._read += data
         header = examining.ANSWER_HEADER

@@ -18,6 +18,7 @@ from procsched.sandbox import examining
 from procsched.sandbox.examining import Findings, examine
 from procsched.sandbox.frames import PROGRESS_CAP, Reader
 from procsched.workers import examiner as module
+from procsched.workers.confined import Confined, Pipes
 from procsched.workers.confined_fleet import ConfinedFleet
 from procsched.workers.examiner import AT_ONCE, Examiner, Request
 from procsched.workers.fleet import Fleet
@@ -54,7 +55,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.loop = FakeLoop()
-        self.launcher: Any = SimpleNamespace(spawn=self.spawn, kill=lambda number: self.killed.append(number))
+        self.launcher: Any = SimpleNamespace(
+            spawn=self.spawn, kill=lambda number: self.killed.append(number), closing=False
+        )
         self.prepared = SimpleNamespace(policy=POLICY, python="/python")
         self.problems: list[str] = []
         self.pool = SimpleNamespace(problem=self.problems.append, options=SimpleNamespace(nice=0))
@@ -131,6 +134,29 @@ def test_a_reader_leaves_what_is_large() -> None:
                 reader.expect(1)
         assert (found is None, reader.left, reader.room) == (left, left, 0)
         assert reader.body == body
+
+
+def test_nothing_is_heard_behind_the_last_frame() -> None:
+    """Its pipe is readable until the process is gone; who watched it would do nothing else meanwhile."""
+    answers, theirs = os.pipe()
+    os.set_blocking(answers, False)
+    worker: Any = object.__new__(Confined)
+    worker.pool, worker.policy, worker.paused = SimpleNamespace(loop=FakeLoop()), POLICY, False
+    worker.reader, worker.pipes, worker.call = Reader(1 << 20, 1000), Pipes(-1, answers), None
+    worker.pool.loop.watch(answers, 1, None)
+    try:
+        worker._read(False)
+        assert answers in worker.pool.loop.watched
+        body = json.dumps({"kind": "ready", "layers": {}, "cpu": 0.0}).encode()
+        for part in (len(body).to_bytes(4, "big"), body):
+            worker.reader.feed(part)
+        worker.reader.expect(1)
+        os.write(theirs, len(done(1)).to_bytes(4, "big") + done(1) + b"more")
+        worker._read(False)
+        assert worker.pool.loop.watched == {}
+    finally:
+        os.close(answers)
+        os.close(theirs)
 
 
 def test_little_is_looked_into_here(bench: Bench) -> None:
@@ -222,6 +248,15 @@ def test_no_ending_depends_on_the_process(bench: Bench, fail: Any) -> None:
     bench.ask(LARGE, b"third")  # for a while none is started
     assert len(bench.found) == 3
     assert len(bench.spawned) == 1
+
+
+def test_it_ends_with_the_helper_and_nobody_is_told(bench: Bench) -> None:
+    """At the end of the pool that is as it should be; what it was asked is done all the same."""
+    bench.ask()
+    bench.launcher.closing = True
+    _hang_up(bench)
+    assert [found.kind for found in bench.found] == ["done"]
+    assert not bench.problems
 
 
 def test_another_one_is_started_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
