@@ -269,7 +269,8 @@ class Confined(Worker):
 
     def _read_frames(self, thorough: bool) -> None:
         reader = self.reader
-        most = self.policy.result + LENGTH + READ_MOST if thorough else READ_MOST
+        # A dozen messages about progress, or one part of an outcome, so that one that floods cannot starve the others.
+        most = self.policy.result + LENGTH + READ_MOST if thorough else PROGRESS_CAP
         try:
             while reader.room and most > 0 and not self.paused:
                 data = self.pipes.recv(reader.room)
