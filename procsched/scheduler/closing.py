@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from procsched.scheduler.attempts import Attempt
 
 UNKILLABLE = 5.0  # seconds after the grace, for a process that the kernel cannot end
+MOST_NAMED = 20  # tasks that the log names; the report has them all
 POOL_SECONDS = 2.0  # for idle workers to leave, beyond the time that is left
 QUEUE_SECONDS = 0.5  # for listeners, likewise
 TIMER_SECONDS = 1.0  # for the timer thread, which is stuck only in a clock or a schedule of the user's
@@ -287,8 +288,9 @@ class ClosingDriver(WaitingDriver):
         when = " at the interpreter's exit" if self._exiting else ""
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
             if ids and log.isEnabledFor(logging.WARNING):
-                text = "the shutdown%s %s tasks %s"
-                self._inside.call(say, logging.WARNING, text, when, what, ", ".join(ids))
+                text = "the shutdown%s %s tasks %s%s"
+                rest = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+                self._inside.call(say, logging.WARNING, text, when, what, ", ".join(ids[:MOST_NAMED]), rest)
         return report
 
     # --- for `exits` -----------------------------------------------------------------------------------

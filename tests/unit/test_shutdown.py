@@ -398,6 +398,22 @@ def test_signal_handler_that_interrupts_a_wait() -> None:
         assert [report.killed for report in reports] == [(task.id,)]
 
 
+def test_the_log_names_some_and_counts_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """A line of the log stays one that can be read; the report has all of them."""
+    held = Held()
+    with threaded() as (scheduler, _clock, _log):
+        scheduler.schedule("running", held, OneTime(START))
+        assert held.started.wait(5)
+        due = [scheduler.schedule("due", _nothing, OneTime(START)).id for _ in range(25)]
+        thread, _found = _in_thread(lambda: scheduler.shutdown(drain=False, timeout=None))
+        support.eventually(lambda: scheduler.engine.closing)
+        held.release.set()
+        thread.join(support.TIMEOUT)
+        assert scheduler.shutdown().returned == tuple(due)
+    (line,) = [text for text in caplog.messages if "gave back" in text]
+    assert line == f"the shutdown gave back the due tasks {', '.join(due[:20])} and 5 more"
+
+
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a fresh interpreter."""
     return subprocess.run(
