@@ -318,15 +318,22 @@ def memory_file(name: str, *, sealable: bool = False) -> int | None:
     """
     if not offers("memfd"):
         return None
-    flags = os.MFD_CLOEXEC
-    if sealable:
-        flags |= os.MFD_ALLOW_SEALING
-        try:
-            return lift(os.memfd_create(name, flags | MFD_NOEXEC_SEAL))
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a kernel before 6.3 does not know that one
-                raise
-    return lift(os.memfd_create(name, flags))
+    fd = _memfd(name, sealable)
+    if fd > 2:  # nothing is called while nobody owns it: there the handler of a signal may run, and raise
+        return fd
+    return lift(fd)
+
+
+def _memfd(name: str, sealable: bool) -> int:
+    if not sealable:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel before 6.3 does not know that one
+            raise
+    return os.memfd_create(name, flags)
 
 
 def seal(fd: int) -> None:
