@@ -86,6 +86,7 @@ def pack_failure(error: BaseException, stage: str, aside: str = "") -> bytes:
     text = describe(error)
     if stage == "load":
         text = f"{text} (while loading the call in the worker)"
+        _note_loading(error)
     text += aside
     carried: bytes | None = None
     try:
@@ -94,6 +95,22 @@ def pack_failure(error: BaseException, stage: str, aside: str = "") -> bytes:
     except Exception as failure:  # nothing that is known; then the texts have to do
         obstacle = describe(failure)
     return pickle.dumps((text, failures.traceback_text(error), carried, obstacle), 5)
+
+
+def _note_loading(error: BaseException) -> None:
+    """Say in a note that it was not the function that raised, and what to do about a module that is not found."""
+    note = "raised while the worker was loading the call: the function had not begun"
+    try:
+        if isinstance(error, ImportError):
+            module = "it" if error.name is None else f"module {error.name!r}"
+            note += (
+                "; a worker imports the modules of the function and of its arguments by name, along the sys.path of "
+                f"your program: put the directory of {module} there, or have functions of a module sent by value, "
+                "with cloudpickle.register_pickle_by_value(module)"
+            )
+        error.add_note(note)
+    except Exception:  # a user's class, or what it has put in the place of its notes
+        return
 
 
 def _take_apart(error: BaseException) -> tuple[list[failures.Part], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from procsched import (
@@ -223,7 +225,36 @@ def test_an_argument_whose_unpickling_raises_fails_its_own_attempt(bench: Bench)
     argument = faults.OnLoad(faults.raise_runtime_error, "not here")
     record = only_record(bench.submit(faults.identity, argument), Outcome.FAILED)
     assert record.error == "RuntimeError: not here (while loading the call in the worker)"
+    assert (record.traceback or "").endswith("the function had not begun\n")
     assert_nobody_replaced(bench, record.pid)
+
+
+def test_a_module_that_a_worker_cannot_import_is_named_with_the_remedy(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a module that a plug-in loader has made, the error says that the function had not begun, and what to do."""
+    path = tmp_path / "procsched_plugin.py"
+    path.write_text("def double(number):\n    return 2 * number\n", encoding="ascii")
+    spec = importlib.util.spec_from_file_location("procsched_plugin", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "procsched_plugin", module)
+    spec.loader.exec_module(module)
+    future = bench.submit(module.double, 2)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        future.result(support.TIMEOUT)
+    (note,) = caught.value.__notes__
+    assert note.startswith("raised while the worker was loading the call: the function had not begun; ")
+    assert "put the directory of module 'procsched_plugin' there" in note
+    assert note in (only_record(future, Outcome.FAILED).traceback or "")
+    cloudpickle.register_pickle_by_value(module)  # the remedies help
+    try:
+        assert bench.submit(module.double, 3).result(support.TIMEOUT) == 6
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert bench.submit(module.double, 4).result(support.TIMEOUT) == 8
 
 
 def test_an_argument_whose_unpickling_exits_fails_its_own_attempt(bench: Bench) -> None:
