@@ -236,9 +236,10 @@ class ExecutionRecord:
         due_at: the slot in UNIX seconds, the same for all attempts of a run.
         missed: how many slots this run stands for beyond its own.
         result: the action's return value; opened when read (see `result`).
-        traceback: the child's traceback as text.
+        traceback: the child's traceback as text; of a run that gave way when it was asked to stop, where that was.
         stack: where the code was when its time ran out or it crashed.
-        signal: name of the signal that ended the process, such as ``"SIGKILL"``.
+        signal: name of the signal that ended the run with its process, such as ``"SIGKILL"``; None for one that came
+            back within its grace, whatever became of its process then.
         limit: the limit that was exceeded, with its value.
         cpu_seconds: CPU time of this attempt; None where unknown or too short to be worth asking.
         peak_rss: bytes, likewise.

@@ -200,6 +200,7 @@ class Booker(Dispatcher):
             assert call.timeout is not None
             call.verdict = verdicts.timed_out(call.timeout)
             worker.retiring = True  # once it has ended what it has begun meanwhile
+        asked = worker.state is WorkerState.ASKED
         watch = worker.watch
         if watch is not None and watch.call is call:
             if call.verdict is None:
@@ -210,20 +211,28 @@ class Booker(Dispatcher):
         if call.verdict is not None:
             # A verdict wins over an answer: whoever gave it was told so.
             self.counters["late_results"] += 1
-            if worker.state is not WorkerState.BUSY:
+            if worker.state is not WorkerState.BUSY and not asked:
                 return None
-            # It came back by itself, and nobody was signalled: the worker can go on.
             ending.outcome, ending.error = call.verdict
-            ending.result = ending.exception = None
+            ending.result = None
             ending.unloadable = False
+            if asked:
+                # It gave way: what it raised says where it was asked, and no signal has ended it, though one ends its
+                # worker, in which the asking may have left anything half done.
+                if watch is not None and watch.call is call:
+                    watch.complete(ending)
+            else:
+                # It came back by itself, and nobody was signalled: the worker can go on.
+                ending.exception = None
         worker.add_output(ending, call)  # before the next call can write; a read that does not block
         if late:
             worker.recall_locked()
         # It may not let go of the memory, and be over the limit of the next run from its start.
         swollen = ending.limit is not None and ending.limit.startswith("memory=")
-        if flags & wire.DIRTY or (late and not worker.ahead) or swollen:
+        if asked or flags & wire.DIRTY or (late and not worker.ahead) or swollen:
             worker.held = ending  # told when its tree is gone
-            self.counters["recycled"] += 1
+            if not asked:
+                self.counters["recycled"] += 1
             return None
         return ending
 

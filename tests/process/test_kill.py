@@ -202,6 +202,36 @@ def test_at_its_deadline_a_run_may_clean_up(bench: Bench) -> None:
     assert Path(path).read_text().split() == ["began", "TaskTimeoutError", "cleaned"]
 
 
+@pytest.mark.parametrize("cancelled", [False, True], ids=["timed out", "cancelled"])
+def test_a_run_that_gave_way_is_told_from_one_that_had_to_be_killed(bench: Bench, cancelled: bool) -> None:
+    """Of the former the record has where it was asked, and no signal; of the latter the signal, and no traceback."""
+    timeout = None if cancelled else LIMIT
+    polite, deaf = bench.path(), bench.path()
+    asked = bench.submit(faults.clean_up, polite, timeout=timeout, grace=support.TIMEOUT)
+    killed = bench.submit(faults.swallow, deaf, timeout=timeout, grace=0.2)
+    if cancelled:
+        for future, path in ((asked, polite), (killed, deaf)):
+            support.wait_for_file(path)
+            assert future.cancel()
+    outcome, error = (
+        (Outcome.KILLED, "TaskKilledError") if cancelled else (Outcome.TIMED_OUT, "TaskTimeoutError")
+    )
+    gave_way, had_to_be = only_record(asked, outcome), only_record(killed, outcome)
+    assert (gave_way.signal, gave_way.exit_code) == (None, None)
+    assert "in clean_up" in (gave_way.traceback or "")
+    assert (gave_way.traceback or "").splitlines()[-1].startswith(f"procsched.{error}: ")
+    assert (had_to_be.signal, had_to_be.traceback) == ("SIGKILL", None)
+    for record in (gave_way, had_to_be):
+        assert_reaped(record.pid)
+    assert bench.counters()["recycled"] == 0
+    if not cancelled:
+        with pytest.raises(TaskTimeoutError) as caught:
+            asked.result(support.TIMEOUT)
+        assert isinstance(caught.value.__cause__, TaskTimeoutError)
+        assert not any("SIGKILL" in note for note in caught.value.__notes__)
+    bench.assert_usable()
+
+
 def test_a_cancelled_run_may_clean_up(bench: Bench) -> None:
     """With a grace, a cancel raises TaskKilledError in the action."""
     path = bench.path()
@@ -225,6 +255,7 @@ def test_what_is_returned_after_the_deadline_does_not_count(bench: Bench) -> Non
     """An action that swallows the asking and returns is TIMED_OUT, and its worker is not used again."""
     future = bench.submit(faults.swallow_once, timeout=LIMIT, grace=5.0)
     record = only_record(future, Outcome.TIMED_OUT)
+    assert (record.result, record.signal, record.traceback) == (None, None, None)
     assert_reaped(record.pid)
     bench.assert_usable()
 

@@ -73,8 +73,8 @@ MUTATIONS = (
     Mutation(
         "an answer that comes behind the deadline is taken, and the kill goes on",
         "workers/booking.py",
-        "            if worker.state is not WorkerState.BUSY:\n                return None\n            # It came back",
-        "            # It came back",
+        "            if worker.state is not WorkerState.BUSY and not asked:\n                return None\n",
+        "            asked = False\n",
     ),
     Mutation(
         "a call that no worker has begun is not put back",
