@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import procsched
 from procsched import _system
 from procsched.cli.doctor_limits import examine_limits, print_limits
-from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Probe
+from procsched.cli.doctor_probes import SYSTEM_PROBES, MissingError, Partly, Probe
 from procsched.cli.doctor_runs import Runs
 from procsched.cli.quiet import only_errors_logged
 
@@ -42,11 +42,17 @@ class Finding(NamedTuple):
     works: bool
     found: str
 
+    @property
+    def is_partly(self) -> bool:
+        """Return whether it worked, but not each time."""
+        return isinstance(self.found, Partly)
+
     def as_data(self) -> dict[str, Any]:
         """Return it for ``--json``."""
         return {
             "name": self.probe.name,
             "works": self.works,
+            "partly": self.is_partly,
             "found": self.found,
             "gives": self.probe.gives,
             "degraded": None if self.works else self.probe.degraded,
@@ -59,7 +65,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "doctor",
         help="try out what this system offers, and say what is degraded without",
         description="Try out, one by one, what procsched uses of this system, and say what is degraded where "
-        "something is missing. The exit code is 0 when everything works and 1 otherwise.",
+        "something is missing. The exit code is 0 when everything works and 1 otherwise; a sandbox whose default "
+        "policy is refused does not count, for not every program needs one.",
         epilog="PROCSCHED_WITHOUT=NAME,... in the environment switches features off, to see what is left: "
         f"{', '.join(_system.FEATURES)}.",
     )
@@ -109,8 +116,18 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in degraded:
             print(f"  without {finding.probe.name}: {finding.probe.degraded}")
     else:
-        print("\nEverything works: the promises hold here in full.")
+        print(f"\n{conclusion(findings, sandbox)}")
     return EXIT_DEGRADED if degraded else EXIT_OK
+
+
+def conclusion(findings: list[Finding], sandbox: dict[str, Any]) -> str:
+    """Return the last line where nothing is missing: what it all comes to."""
+    but = [finding.probe.name for finding in findings if finding.is_partly]
+    if sandbox["refused"]:
+        but.append("the sandbox with its default policy")
+    if but:
+        return f"Everything works but what is said above of {' and of '.join(but)}."
+    return "Everything works: the promises hold here in full."
 
 
 def examine(show: Callable[[Finding], None]) -> list[Finding]:
@@ -161,14 +178,13 @@ def _print_sandbox(sandbox: dict[str, Any]) -> None:
         print(f"  GIVEN UP {promise:<10} {WHAT[promise]}\n{'':<22}{why}")
     refused = sandbox["refused"]
     if refused:
-        print(
-            f"  The default policy is refused here, for its promise {refused['promise']!r}: {refused['tried']}"
-        )
+        for_promise = f", for its promise {refused['promise']!r}" if refused["promise"] else ""
+        print(f"  The default policy is refused here{for_promise}: {refused['tried']}")
         print(f"  What to do: {refused['remedy']}")
 
 
 def _print_finding(finding: Finding) -> None:
-    word = "works" if finding.works else "MISSING"
+    word = "MISSING" if not finding.works else "in part" if finding.is_partly else "works"
     print(f"{word:<8} {finding.probe.name:<22} {finding.found}", flush=True)
     print(f"{'':<31} {finding.probe.gives}", flush=True)
 

@@ -26,6 +26,12 @@ NET: Final = 5
 SHORT: Final = 0.02  # seconds: the timers that are tried
 
 
+class Partly(str):
+    """What a probe has found that works, but not each time it was tried."""
+
+    __slots__ = ()
+
+
 class MissingError(Exception):
     """This system does not do what was tried; the text says what happened instead."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 
 from procsched import Limits
 from procsched.cli import __main__ as cli
-from procsched.cli import doctor, doctor_probes
+from procsched.cli import doctor, doctor_probes, doctor_runs
 from procsched.sandbox.policy import PROMISES
 
+STACK = functools.partial(doctor_probes.Probe, "stack of what hung", "a stack", "no stack")
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="what is expected here is what Linux has")
 
@@ -83,6 +85,53 @@ def test_doctor_says_what_is_degraded(tmp_path: Path) -> None:
     assert any(line.startswith("works    child subreaper") for line in lines)
     assert "Sandbox, for code that nobody trusts:" in lines
     assert "  without clock watch: it is noticed at the next wake-up, or by Scheduler.wake()" in lines
+
+
+@pytest.mark.parametrize(
+    ("stacks", "refused", "line"),
+    [
+        ((8,), None, "Everything works: the promises hold here in full."),
+        ((4, 8), None, "Everything works but what is said above of stack of what hung."),
+        ((8,), {}, "Everything works but what is said above of the sandbox with its default policy."),
+    ],
+)
+def test_the_last_line_is_what_those_above_it_say(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stacks: tuple[int, ...],
+    refused: dict[str, str] | None,
+    line: str,
+) -> None:
+    """Half of the stacks do not count as a stack, nor a sandbox that is refused as one."""
+    found = iter(stacks)
+    monkeypatch.setattr(doctor_runs.Runs, "_count_stacks", lambda _self, _grace: next(found))
+    monkeypatch.setattr(doctor_runs.Runs, "probes", lambda self: (STACK(self.try_stack),))
+    monkeypatch.setattr(doctor, "SYSTEM_PROBES", ())
+    monkeypatch.setattr(doctor, "examine_limits", dict)
+    if refused is not None:
+        refused = {"promise": "", "tried": "the interpreter cannot be read", "remedy": "use another"}
+    sandbox = {"kept": {}, "given_up": {}, "refused": refused}
+    monkeypatch.setattr(doctor, "examine_sandbox", lambda: sandbox)
+    assert cli.main(["doctor"]) == doctor.EXIT_OK
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == line
+    assert any(row.startswith("in part  stack") and "8 of 8 with grace" in row for row in out) is (
+        len(stacks) > 1
+    )
+    assert any("default policy is refused here: the interpreter" in row for row in out) is (
+        refused is not None
+    )
+
+
+def test_a_stack_that_never_comes_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a grace or without."""
+    monkeypatch.setattr(doctor_runs.Runs, "_count_stacks", lambda _self, _grace: 0)
+    runs = doctor_runs.Runs()
+    try:
+        with pytest.raises(doctor_probes.MissingError, match="none of 16 records"):
+            runs.try_stack()
+    finally:
+        runs.close()
 
 
 def test_probe_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
