@@ -150,10 +150,10 @@ class StoreInUseError(StoreError):
 
 
 class SandboxUnavailableError(ProcschedError):
-    """This system cannot keep a promise of the sandbox.
+    """This system cannot keep a promise of the sandbox, or start one at all.
 
     Attributes:
-        promise: the promise's name.
+        promise: the promise's name; "" where it is not for one of them, as with an interpreter that cannot be read.
         tried: what was tried, in words.
         remedy: what would make it possible.
     """

@@ -68,7 +68,7 @@ def interpreter() -> Interpreter:
     python = getattr(sys, "_base_executable", "") or sys.executable
     if not python or not os.path.exists(python):
         raise unavailable(
-            "secrets",
+            "",
             f"sys.executable is {sys.executable!r}, which is no Python interpreter to start afresh",
             "set sys.executable to one before the pool is made",
         )
@@ -169,8 +169,18 @@ def check_readable_by(uid: int, paths: Iterable[str]) -> None:
             wanted = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
             if not mode & wanted:
                 raise unavailable(
-                    "parent",
+                    "",
                     f"uid {uid} of run_as cannot read {path}: {current} has mode {stat.S_IMODE(mode):04o}",
-                    f"make {current} accessible to others (`chmod o+rx`), or install interpreter and packages "
-                    "where they are",
+                    _remedy(current, os.path.realpath(path)),
                 )
+
+
+def _remedy(obstacle: str, path: str) -> str:
+    """Return what to do about a directory in the way to a path, or about the path itself."""
+    install = "use an interpreter, packages and directories that all may read, such as the system's or one below /opt"
+    if is_within(obstacle, ["/root"]):
+        return (
+            f"{install}; or do not run the program as root"  # what root has there is nobody else's business
+        )
+    mode = "o+rx" if obstacle == path else "o+x"
+    return f"{install}; or open this one to every user of the machine: chmod {mode} {obstacle}"

@@ -162,14 +162,14 @@ def _try_as_another(program: Program, uids: range) -> dict[str, str]:
     try:
         uid = leases.take()
         if uid is None:
-            raise unavailable("parent", f"all uids of run_as={uids} are in use", "give it more of them")
+            raise unavailable("", f"all uids of run_as={uids} are in use", "give it more of them")
         return trial.attempt(program, uid, START_SECONDS)
     finally:
         leases.close()
 
 
 def _refusal(error: trial.TrialError, policy: Sandbox) -> Exception:
-    promise = _PROMISE_OF_STEP.get(error.step, "secrets")
+    promise = _PROMISE_OF_STEP.get(error.step, "")
     if error.step == "limits" or "Memory" in str(error):
         return ValidationError(
             f"memory={policy.memory} is not enough for an interpreter here, or another limit is not: {error}"

@@ -27,18 +27,18 @@ TRUNCATE_ABI, SCOPE_ABI = (
 )  # of Landlock, from which it covers truncate(2), and signals and abstract sockets
 
 WHAT: Final = {
-    "secrets": "nothing of the parent is in it: no memory, descriptors, variables, keys",
-    "parent": "it cannot signal, trace, slow down or limit another process",
-    "network": "it has no network and reaches no socket",
-    "files": "it reads and writes nothing but what is named",
-    "names": "it cannot even ask whether something else exists",
-    "tree": "no process of it outlives the run",
-    "orphan": "it dies with the parent, also by SIGKILL",
-    "memory": "its memory is limited",
-    "processes": "the number of its processes is limited",
-    "threads": "the number of its threads is limited",
-    "cpu": "its CPU time is limited",
-    "scratch": "what it writes is limited in all",
+    "secrets": "nothing of the parent is in a job's process: no memory, descriptors, variables, keys",
+    "parent": "a job cannot signal, trace, slow down or limit another process",
+    "network": "a job has no network and reaches no socket",
+    "files": "a job reads and writes nothing but what is named",
+    "names": "a job cannot even ask whether something else exists",
+    "tree": "no process of a job outlives the run",
+    "orphan": "a job dies with the parent, also by SIGKILL",
+    "memory": "the memory of a job is limited",
+    "processes": "the number of a job's processes is limited",
+    "threads": "the number of a job's threads is limited",
+    "cpu": "the CPU time of a job is limited",
+    "scratch": "what a job writes is limited in all",
 }
 
 _BWRAP: Final = (
@@ -136,9 +136,12 @@ def decide(policy: Sandbox, facts: Facts) -> Plan:
 
 
 def unavailable(promise: str, tried: str, remedy: str) -> SandboxUnavailableError:
-    """Return the error which says that a promise cannot be kept here."""
+    """Return the error which says that a promise cannot be kept here; with "" for a promise, that nothing can start."""
+    what = "no sandbox can be started here"
+    if promise:
+        what = f"nothing keeps the promise {promise!r} here, that {WHAT[promise]}"
     return SandboxUnavailableError(
-        f"the sandbox cannot keep its promise {promise!r} here ({WHAT[promise]}): {tried}; {remedy}",
+        f"{what}: {tried}; {remedy}",
         promise=promise,
         tried=tried,
         remedy=remedy,

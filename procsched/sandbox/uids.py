@@ -31,7 +31,7 @@ class Leases:
             self._fd = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise unavailable(
-                "parent",
+                "",
                 f"the uids in use cannot be noted in {LOCK_FILE}: {error}",
                 "make /run writable for root",
             ) from None

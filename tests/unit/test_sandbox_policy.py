@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from procsched import Sandbox, SandboxUnavailableError, Source, ValidationError
+from procsched.sandbox import paths
 from procsched.sandbox.policy import GIVEABLE, PROMISES
 from procsched.sandbox.programs import _outermost
 from procsched.sandbox.promises import WHAT, Facts, Plan, decide
@@ -195,6 +197,31 @@ def test_what_cannot_be_kept_is_refused_by_name(promise: str, policy: dict[str, 
     assert error.remedy
     assert repr(promise) in str(error)
     assert pickle.loads(pickle.dumps(error)).promise == promise
+
+
+def test_the_error_reads_as_what_it_means() -> None:
+    """What the promise is stands there as a promise, not as what goes wrong."""
+    with pytest.raises(SandboxUnavailableError) as raised:
+        decide(Sandbox(), facts(uid=0))
+    assert str(raised.value).startswith(
+        "nothing keeps the promise 'parent' here, that a job cannot signal, trace, slow down or limit another process: "
+    )
+
+
+def test_what_cannot_be_read_is_no_matter_of_a_promise(tmp_path: Path) -> None:
+    """It is named, and so is the way out. That is to open a directory only where it is not root's home."""
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    with pytest.raises(SandboxUnavailableError) as raised:
+        paths.check_readable_by(700_000, [str(closed)])
+    error = raised.value
+    assert error.promise == ""
+    assert str(error).startswith(
+        f"no sandbox can be started here: uid 700000 of run_as cannot read {closed}: "
+    )
+    assert "or one below /opt; or open this one to every user of the machine: chmod o+" in error.remedy
+    assert "chmod" not in paths._remedy("/root", "/root/.pyenv/bin/python3")
+    assert "not run the program as root" in paths._remedy("/root/x", "/root/x")
 
 
 def test_one_given_up_promise_gives_up_no_other() -> None:
