@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 CLAIM: Final = "the job says"
 # Part of the CPU limit at which SIGKILL means that: the limit counts ticks, what was used is measured otherwise.
 CPU_PART: Final = 0.75
+# What is raised where memory has run out. Nobody else interrupts a job, but OpenBLAS raises SIGINT where it gets no
+# memory for its threads.
+_OUT_OF_MEMORY: Final = ("MemoryError", "KeyboardInterrupt")
+_MEMORY_SIGNS: Final = (
+    "Cannot allocate memory",
+    "failed to map segment",
+)  # of the C library, and of its loader
+_EXECUTING: Final = ("in _execute_child", "os.exec", "os.posix_spawn")  # lines of a traceback
 _FEW: Final = 64  # values around a result
 
 
@@ -47,11 +55,18 @@ def failure_of(told: Findings, policy: Sandbox) -> tuple[str, RemoteError]:
     """Return the error of a job that says it raised, in one line, and what stands for the exception."""
     kind, message = told.type, told.message
     text = f"{CLAIM}: {kind}: {on_one_line(message)}" if message else f"{CLAIM}: {kind}"
-    if kind == "MemoryError":
-        text += f" (memory={policy.memory} is its limit)"
+    if kind in _OUT_OF_MEMORY or any(sign in message for sign in _MEMORY_SIGNS):
+        text = name_memory(text, policy)
+    if kind == "PermissionError" and any(sign in told.traceback for sign in _EXECUTING):
+        text += " (no program can be executed in a sandbox, whatever processes= is)"
     error = RemoteError(text, type_name=kind, message=message, traceback=told.traceback)
     error.add_note("all of this is what untrusted code wrote about itself")
     return text, error
+
+
+def name_memory(error: str, policy: Sandbox) -> str:
+    """Return an error of a job that may have run out of memory, with the limit."""
+    return f"{error} (memory={policy.memory} is its limit)"
 
 
 def too_large(told: Findings, policy: Sandbox) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from procsched.sandbox.reports import SIZE, open_report
 from procsched.sandbox.values import one_line, printable
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
+from procsched.workers.hearing import CLOSED
 from procsched.workers.loop import READ, WRITE
 from procsched.workers.output import Output
 from procsched.workers.process import Worker
@@ -435,6 +436,9 @@ class Confined(Worker):
                     *verdicts.decide_death(None, status, at, self.hard_at, call.timeout), pid=self.pid
                 )
             verdicts.facts_of(ending, status)
+            # C code that gets no memory ends its process in any way that it likes.
+            if call.verdict in (None, (Outcome.CRASHED, CLOSED)) and ending.outcome is Outcome.CRASHED:
+                ending.error = judging.name_memory(ending.error or "", self.policy)
         ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
         ending.peak_rss = rss or None
         return ending

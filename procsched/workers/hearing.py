@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
 
+CLOSED = "worker closed its connection"
 REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether there is one to come
 # Seconds after the end of its stream that a worker gets to be dead, before it counts as mute.
 HANGUP_WAIT = 0.1
@@ -265,7 +266,7 @@ class Hearer(Sender):
         if self.is_dead() or self._has_begun_nothing():
             self.kill()
         else:
-            self.break_off("worker closed its connection")
+            self.break_off(CLOSED)
 
     def break_off(self, reason: str) -> None:
         """End a worker with which there is no talking any more."""

@@ -112,6 +112,23 @@ def attack():
     assert sandboxed.run(source, policy=sandboxed.policy(threads=1))["result"] == 0
 
 
+def test_programs_are_refused_with_several_processes_too(sandboxed: Sandboxed) -> None:
+    """`os.fork` works then; of a program the error says that none can be executed, whatever the number."""
+    policy = several(sandboxed)
+    source = """
+import os, subprocess, sys
+def attack(program):
+    if program:
+        subprocess.run([sys.executable, "-c", ""])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+    assert sandboxed.run(source, False, policy=policy)["result"] == 7
+    assert "no program can be executed in a sandbox" in sandboxed.run(source, True, policy=policy)["error"]
+
+
 # --- memory ----------------------------------------------------------------------------------------------
 
 
@@ -131,7 +148,7 @@ def test_memory_is_limited(sandboxed: Sandboxed, body: str) -> None:
     answer = sandboxed.run(f"import mmap\ndef attack():\n{body}", policy=sandboxed.policy(memory=200 * MB))
     assert answer["outcome"] in ("failed", "crashed")
     assert answer["rss"] < 230 * MB
-    if "MemoryError" in (answer["error"] or ""):
+    if "MemoryError" in answer["error"] or answer["outcome"] == "crashed":
         assert f"memory={200 * MB} is its limit" in answer["error"]
 
 

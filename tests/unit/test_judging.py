@@ -39,6 +39,35 @@ def test_a_failure_is_marked_and_escaped() -> None:
     assert text == f"the job says: MemoryError (memory={100 << 20} is its limit)"
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "named"),
+    [
+        ("MemoryError", "", True),
+        ("KeyboardInterrupt", "", True),  # OpenBLAS, without memory for its threads
+        ("ImportError", "x.so: failed to map segment from shared object", True),
+        ("OSError", "[Errno 12] Cannot allocate memory", True),
+        ("ImportError", "cannot import name 'x' from 'y'", False),
+        ("ValueError", "bad row", False),
+    ],
+)
+def test_the_memory_limit_is_named_where_memory_may_have_run_out(
+    kind: str, message: str, named: bool
+) -> None:
+    """Also where a library makes something else of it than a MemoryError."""
+    frame = {"kind": "raised", "type": kind, "message": message, "traceback": ""}
+    text, _error = failure_of(findings_of(frame), POLICY)
+    assert text.endswith(f" (memory={100 << 20} is its limit)") is named
+
+
+@pytest.mark.parametrize(("line", "said"), [("in _execute_child", True), ("in open", False)])
+def test_a_program_that_could_not_be_executed_is_explained(line: str, said: bool) -> None:
+    """Who gives processes=4 may think that these can be programs."""
+    trace = f'  File "subprocess.py", line 1955, {line}\n'
+    frame = {"kind": "raised", "type": "PermissionError", "message": "[Errno 1] x", "traceback": trace}
+    text, _error = failure_of(findings_of(frame), POLICY)
+    assert ("no program can be executed in a sandbox" in text) is said
+
+
 def test_a_result_is_made_anew_each_time() -> None:
     """Who changes what it was given changes nothing for the next one who asks."""
     plain = Plain(b'{"kind":"done","id":1,"value":[1]}', 10)
