@@ -90,7 +90,9 @@ class Core(Queueing):
             self.check_open()
         if not self.started:
             self.start()
-        name = options.name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        name: str = options.name or getattr(fn, "__qualname__", "")
+        if not name:
+            name = getattr(fn, "__name__", type(fn).__qualname__)
         future: ProcessFuture[Any] = ProcessFuture(self, name, options.timeout)
         try:
             payload = self.pool.pack(fn, args, kwargs)

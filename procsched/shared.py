@@ -13,6 +13,7 @@ import threading
 
 from procsched._core.names import check_names
 from procsched._core.options import check_confined
+from procsched.child.wrapped import call_wrapped
 from procsched.errors import SchedulerStateError, ValidationError
 from procsched.executor import ProcessExecutor
 
@@ -229,7 +230,7 @@ def killable(
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             # The wrapper is what its module calls by this name, so it is the wrapper that can be sent by name.
             result: R = run(
-                _call_wrapped,
+                call_wrapped,
                 wrapper,
                 args,
                 kwargs,
@@ -242,10 +243,6 @@ def killable(
         return wrapper
 
     return decorate
-
-
-def _call_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return wrapper.__wrapped__(*args, **kwargs)
 
 
 def shutdown_shared() -> None:

@@ -27,7 +27,7 @@ from procsched.sandbox.plain import PlainError, dump, read
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, ModuleType
+    from types import CodeType, ModuleType, TracebackType
     from typing import Any, NoReturn
 
 # As in `frames.py`, which this process has no use for.
@@ -421,6 +421,16 @@ def _describe(number: int, error: BaseException) -> bytes:
 def _traceback_of(error: BaseException) -> str:
     import traceback  # half of all that would be imported before the start
 
+    # Without our own frames, so that it reads as that of a plain call.
+    kept: list[TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_globals is not globals():
+            kept.append(entry)
+        entry = entry.tb_next
+    for entry, following in zip(kept, (*kept[1:], None), strict=True):
+        entry.tb_next = following
+    error.__traceback__ = kept[0] if kept else None
     return "".join(traceback.format_exception(error))
 
 

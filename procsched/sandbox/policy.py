@@ -167,6 +167,11 @@ class Source:
         except UnicodeEncodeError as error:
             raise ValidationError(f"text cannot be written as UTF-8: {error}") from None
 
+    @property
+    def __name__(self) -> str:
+        """The function's name: that of its calls and tasks where they are given no other."""
+        return self.name
+
     def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
         """Refuse: it is run by a pool with a sandbox only."""
         raise ValidationError(

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from procsched import (
+    ProcessExecutor,
     TaskSerializationError,
     TaskTimeoutError,
     ValidationError,
@@ -22,6 +23,7 @@ from procsched import (
     run,
     shutdown_shared,
 )
+from procsched.child.wrapped import call_wrapped
 from tests import faults, support
 from tests.pools import Parent, assert_reaped, open_gate, told_pids
 
@@ -90,6 +92,26 @@ def test_killable_kills(tmp_path: Path) -> None:
             faults.hang_or_add(str(told))
         assert_reaped(told_pids(told)[0])
     assert faults.hang_or_add("", 2, 2) == 4
+
+
+def test_what_killable_shows_is_the_function_alone(tmp_path: Path) -> None:
+    """Neither the stack of one that hung nor the traceback of one that raised has frames of procsched in it."""
+
+    @killable()
+    def fail() -> None:
+        raise KeyError("row")
+
+    with pytest.raises(KeyError) as failed:
+        fail()
+    # With a grace, which `killable` has not, the stack comes on a busy machine too.
+    with ProcessExecutor(1, timeout=1.0, grace=support.TIMEOUT) as executor:
+        hung = executor.submit(call_wrapped, faults.hang_or_add, (str(tmp_path / "told"),), {})
+        stack = hung.wait_record(support.TIMEOUT).stack or ""
+    assert "in hang_or_add" in stack
+    assert "wrapped" not in stack
+    names = [entry.name for entry in traceback.extract_tb(failed.value.__traceback__)]
+    assert names[-1] == "fail"
+    assert "call_wrapped" not in names
 
 
 def test_killable_works_on_a_closure() -> None:

@@ -29,6 +29,7 @@ from procsched.sandbox.policy import PROMISES
 from procsched.sandbox.promises import Facts
 from procsched.stores.door import socket_path
 from procsched.workers import pool as pool_module
+from tests import support
 from tests.sandbox import hosts
 from tests.sandbox.conftest import Sandboxed
 
@@ -58,6 +59,7 @@ def test_an_exception_is_a_claim(sandboxed: Sandboxed) -> None:
     assert answer["exception"] == "RemoteError"
     assert "line 3, in attack\n    raise SystemExit(" in answer["traceback"]
     assert "\x1b" not in answer["traceback"]
+    assert "inside.py" not in answer["traceback"]  # it reads as that of a plain call
 
 
 def test_a_job_that_shows_a_traceback_shows_its_lines(sandboxed: Sandboxed) -> None:
@@ -172,9 +174,11 @@ def test_a_source_without_a_sandbox_is_not_run() -> None:
     with ProcessExecutor(1) as executor:
         with pytest.raises(ValidationError, match="runs only where a sandbox is given"):
             executor.submit(Source("def f(): return 1", "f")).result()
+        assert executor.submit(Source("def f(): return 1", "f")).wait_record(support.TIMEOUT).name == "f"
     with Scheduler(pool=InlinePool()) as scheduler:
         task = scheduler.schedule_after(Source("def f(): return 1", "f"), 0)
         assert "runs only where a sandbox is given" in (scheduler.wait(task, 10).error or "")
+        assert task.task.name == "f"
 
 
 @pytest.mark.skipif(not hosts.IS_ROOT, reason="what root is refused")

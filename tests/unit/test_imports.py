@@ -150,7 +150,8 @@ ALLOWED: dict[str, set[str]] = {
         "procsched.workers",
         "procsched.scheduler",
     },
-    "procsched.shared": EDGES | {"procsched.executor", "procsched.sandbox", "procsched.workers"},
+    "procsched.shared": EDGES
+    | {"procsched.child.wrapped", "procsched.executor", "procsched.sandbox", "procsched.workers"},
     "procsched.cli": {"procsched"},
     "procsched.__main__": {"procsched.cli"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from procsched import Sandbox, SandboxUnavailableError, Source, ValidationError
+from procsched._core.options import name_of
 from procsched.sandbox import paths
 from procsched.sandbox.policy import GIVEABLE, PROMISES
 from procsched.sandbox.programs import _outermost
@@ -133,6 +135,14 @@ def test_wrong_sources_are_refused(arguments: tuple[Any, Any]) -> None:
     """A source is a text that can be sent, with the name of a function."""
     with pytest.raises(ValidationError):
         Source(*arguments)
+
+
+def test_a_task_of_a_source_has_the_name_of_its_function() -> None:
+    """As one of a function has, where it is given none."""
+    source = Source("def solve(): ...", "solve")
+    assert name_of(source) == name_of(functools.partial(source, 1)) == "solve"
+    assert pickle.loads(pickle.dumps(source)) == source
+    assert Source.__name__ == "Source"
 
 
 def test_a_source_is_not_run_here() -> None:
