@@ -71,6 +71,8 @@ class ClosingDriver(WaitingDriver):
 
     _closing: Closing | None = None  # guarded by _lock
     _exiting = False  # the interpreter is exiting
+    # It only changes something in a store, and starts no run: nothing of its own is given back.
+    _visiting = False
 
     def close(self, drain: bool, timeout: float | None) -> ShutdownReport:
         """Shut down, or take part in a shutdown that goes on. See the module."""
@@ -287,7 +289,7 @@ class ClosingDriver(WaitingDriver):
         exits.release(self)
         when = " at the interpreter's exit" if self._exiting else ""
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
-            if ids and log.isEnabledFor(logging.WARNING):
+            if ids and not self._visiting and log.isEnabledFor(logging.WARNING):
                 text = "the shutdown%s %s tasks %s%s"
                 rest = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
                 self._inside.call(say, logging.WARNING, text, when, what, ", ".join(ids[:MOST_NAMED]), rest)

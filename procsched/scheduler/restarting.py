@@ -33,6 +33,7 @@ class RestartingDriver(ClosingDriver):
 
     def _set_up_loading(self) -> None:
         self._unloaded = self._durable is not None
+        self._visiting = self._durable is not None and self._durable.visiting
         # Held while the store is opened and read, by whoever comes first; before every other lock of ours. Reentrant
         # so that a signal handler can tell that it has interrupted just that.
         self._load_lock = threading.RLock()

@@ -54,6 +54,7 @@ class DurableWriter(StoreWriter):
         on_settled: hears that something was written; called from the store thread, with no lock held.
     Attributes:
         settled: the ticket up to which all is written. Read it from anywhere.
+        visiting: the store is had for a moment only, to change something in it; no run is started.
         calls: task id -> what it runs, and its schedule as it is stored, for tasks that are about to be put for the
             first time; guarded by the scheduler's lock.
     """
@@ -66,6 +67,7 @@ class DurableWriter(StoreWriter):
     ) -> None:
         super().__init__(store, on_problem)
         self._durable = store
+        self.visiting = bool(getattr(store, "visiting", False))
         self._on_settled = on_settled
         # Whether a run may begin: not where the store is, or may be, another scheduler's.
         self.may_start: Callable[[], bool] = getattr(store, "may_start", _always)

@@ -95,7 +95,8 @@ class SqlTaskStore:
         self._alive_at: float | None = (
             None  # what a visit leaves as the time when an owner was alive; see `visit`
         )
-        self._visiting = False
+        self.visiting = False  # see `visit`
+        self._visited: dict[str, Any] | None = None  # the row of the owner before a visit
         self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate
         # Guards the fields below: the store thread has it while it writes. Reentrant for a finalizer in its midst.
         self._lock = threading.RLock()
@@ -273,7 +274,8 @@ class SqlTaskStore:
         assert self._statements is not None
         found = connection.execute(self._statements.owner).mappings().first()
         former = None if found is None else dict(found)
-        if self._visiting:
+        if self.visiting:
+            self._visited = former
             closed = None if former is None else former["closed_at"]
             self._alive_at = 0.0 if former is None else former["seen_at"] if closed is None else closed
             # Where the clock was set back since, what is loaded now is written by the new time (`restoring.py`).
@@ -329,6 +331,12 @@ class SqlTaskStore:
                     now = self._seen(self._now())
                     with self._database.speaking(), self._connection.begin():
                         self._connection.execute(self._statements.leave, {"mine": self._epoch, "now": now})
+                        if self._visited is not None:  # the last scheduler is the one that came before us
+                            names = self._statements.named_owner
+                            former = {f"former_{name}": self._visited[name] for name in names}
+                            self._connection.execute(
+                                self._statements.leave_to, {"mine": self._epoch, **former}
+                            )
             finally:
                 self._epoch = 0
                 self._file = None
@@ -364,7 +372,7 @@ class SqlTaskStore:
 
     def visit(self) -> None:
         """Open it as somebody who only changes something, and starts no run: that is not the end of being down."""
-        self._visiting = True
+        self.visiting = True
         self._claim.visiting = True
 
     def _seen(self, now: float) -> float:

@@ -41,6 +41,11 @@ class Statements:
         self.still_owner = Prepared(still, dialect, ("mine", "now"))
         self.leave = update(owner).where(mine).values(seen_at=bindparam("now"), closed_at=bindparam("now"))
 
+        self.named_owner = ("host", "pid", "boot_id", "process_started", "version", "opened_at")
+        self.leave_to = (
+            update(owner).where(mine).values({name: bindparam(f"former_{name}") for name in self.named_owner})
+        )
+
         self.last_seq = select(tasks.c.seq).order_by(tasks.c.seq.desc()).limit(1)
         self.highest_ids = select(meta.c.key, meta.c.value).where(meta.c.key.like("highest id:%"))
         note = insert(meta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -307,7 +308,7 @@ def test_a_run_is_ended_from_outside(file: str, tmp_path: Path) -> None:
         support.eventually(lambda: [record.outcome for record in client.history()] == [Outcome.KILLED])
 
 
-def test_without_a_scheduler_the_store_is_changed(url: str) -> None:
+def test_without_a_scheduler_the_store_is_changed(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """It takes the store for a moment, runs nothing, and does not count as the end of being down."""
     with owner.process(url) as one:
         owner.started(one)
@@ -316,13 +317,17 @@ def test_without_a_scheduler_the_store_is_changed(url: str) -> None:
     client = connect(url)
     before = client.owner()
     nightly, _rate = client.tasks()
-    assert client.pause(nightly)
-    task_id = client.schedule("t", stored.nothing, OneTime(0))
+    with caplog.at_level(logging.WARNING, "procsched"):
+        assert client.pause(nightly)
+        task_id = client.schedule("t", stored.nothing, OneTime(0))
+    assert caplog.messages == []  # no shutdown, of what is due to somebody else, is told
     after = client.owner()
     assert before is not None
     assert after is not None
     assert after["closed_at"] == before["closed_at"]
     assert after["epoch"] == before["epoch"] + 2
+    for name in ("pid", "host", "boot_id", "process_started", "opened_at", "seen_at"):
+        assert after[name] == before[name]
     assert client.history() == []
     with scheduler_on(url) as scheduler:
         assert scheduler.task(nightly.id).status is S.PAUSED
