@@ -66,6 +66,7 @@ class Following(Registry):
         started: things are being promoted; before that, what passes is a misfire.
         closing: a shutdown has begun; nothing is promoted from now on.
         ended_in_closing: (task id, whether the shutdown killed it) since then.
+        doubtful: ids of tasks whose code could not be loaded in an earlier life, and nobody has tried it in this one.
     """
 
     def __init__(self, timeline: Timeline, draw: Callable[[], float], **limits: int) -> None:
@@ -76,6 +77,7 @@ class Following(Registry):
         self.started = False
         self.closing = False
         self.ended_in_closing: list[tuple[str, bool]] = []
+        self.doubtful: set[str] = set()
 
     # --- the end of an attempt -------------------------------------------------------------------------
 
@@ -108,7 +110,9 @@ class Following(Registry):
         """Note whether the code of a task can be loaded. A task keeps its schedule, and its attempts, either way."""
         handle = entry.handle
         was, handle.unloadable = handle.unloadable, reason
-        if reason is not None and reason != was:
+        news = reason != was or handle.task.id in self.doubtful
+        self.doubtful.discard(handle.task.id)
+        if reason is not None and news:
             text = f"its code cannot be loaded: {reason}"
             self.problems.append((entry, text))
             self.tell(entry, wall, None, "store", text)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from procsched._core.entries import Entry
     from procsched._core.models import ExecutionRecord, Outcome
     from procsched.stores.changes import Loaded
     from procsched.stores.payloads import StoredCall
@@ -74,7 +75,7 @@ class RestartingDriver(ClosingDriver):
         self._end_left_processes(loaded)
         # By the call's identity, for tasks with the same one share what is made of it, and whether it can be opened.
         made: dict[int, tuple[Any, str | None]] = {}
-        unloadable = []
+        unloadable, doubtful = [], []
         for entry in loaded.tasks:
             call, handle = entry.payload, entry.handle
             found = made.get(id(call))
@@ -83,8 +84,11 @@ class RestartingDriver(ClosingDriver):
             entry.payload, reason = found
             if reason is not None and not entry.status.is_terminal:
                 handle.unloadable = reason
-            if handle.unloadable is not None:
-                unloadable.append(entry)
+            if reason is not None or self.engine.is_unreadable(entry):
+                if handle.unloadable is not None:
+                    unloadable.append(entry)
+            elif handle.unloadable is not None and not entry.status.is_terminal:
+                doubtful.append(entry)
         self._learn_ids([*loaded.known_ids, *(entry.handle.task.id for entry in loaded.tasks)])
         with self._lock:
             wall, line = self._look_locked()
@@ -96,7 +100,16 @@ class RestartingDriver(ClosingDriver):
                     text = f"its code cannot be loaded: {entry.handle.unloadable}"
                     self.engine.problems.append((entry, text))
                     self.engine.tell(entry, wall, None, "store", text)
+            doubtful = [entry for entry in doubtful if entry.handle.task.id in self.engine.entries]
+            for entry in doubtful:
+                # That was then: whether it can be loaded now is known, and told, when it is tried.
+                self.engine.doubtful.add(entry.handle.task.id)
+                self.engine.tell(entry, wall, None, "store", _doubt(entry))
             self._hand_over_locked()
+        if not self._visiting:
+            for entry in doubtful:
+                task = entry.handle.task
+                self._inside.call(say, logging.WARNING, "task %s (%s): %s", task.id, task.name, _doubt(entry))
         self._serve_others()
 
     def _serve_others(self) -> None:
@@ -152,6 +165,13 @@ class RestartingDriver(ClosingDriver):
         ]
         found.sort(key=lambda record: record.finished_at, reverse=True)
         return found[:limit]
+
+
+def _doubt(entry: Entry) -> str:
+    reason = entry.handle.unloadable
+    return (
+        f"its code could not be loaded when that was last tried, and is tried again at its next run: {reason}"
+    )
 
 
 def reason_against(call: StoredCall | None) -> str | None:

@@ -97,6 +97,37 @@ def test_a_recurring_task_keeps_its_schedule(
     assert Path(notes).read_text() == "ran\n"
 
 
+def test_an_earlier_life_is_not_told_as_news(
+    path: str, module: Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it can be loaded is known when it is tried: then it is told, also where nothing has changed."""
+    module.write(GOOD)
+    with simulated(path) as (scheduler, clock, _log):
+        job = importlib.import_module(module.name).job
+        scheduler.schedule("t", job, FixedRate(10, start_delay=10), args=(path + ".notes",))
+        module.remove()
+        clock.advance(10)
+    with simulated(path, clock) as (scheduler, clock, log):
+        caplog.clear()
+        clock.advance(10)
+        assert "cannot be loaded" in scheduler.stats().problems[0]
+        assert scheduler.wait_idle(support.TIMEOUT)
+        texts = [str(event.progress) for event in log.events if event.kind == "store"]
+        assert ["could not be loaded when that was last tried" in text for text in texts] == [True, False]
+        clock.advance(10)
+        assert len(scheduler.stats().problems) == 1
+    module.write(GOOD)
+    caplog.clear()
+    with simulated(path, clock) as (scheduler, clock, log):
+        (task,) = scheduler.tasks()
+        assert "No module" in (task.unloadable or "")
+        assert scheduler.stats().problems == ()
+        assert ["could not be loaded when" in text for text in caplog.messages] == [True]
+        clock.advance(10)
+        assert task.unloadable is None
+        assert scheduler.stats().problems == ()
+
+
 def test_a_single_slot_waits_for_its_code(path: str, module: Module) -> None:
     """Paused, not failed; it is tried at each start, and by resume or revive."""
     notes = path + ".notes"
