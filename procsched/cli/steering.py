@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from procsched import ProcschedError, StoreError, TaskNotFoundError, ValidationError, connect
 from procsched.cli.tables import escaped, print_pairs, print_table, when
+from procsched.stores.holder import is_gone
 
 if TYPE_CHECKING:
     import argparse
@@ -193,6 +194,8 @@ def _owner(client: StoreClient) -> str:
     whose = f"process {owner['pid']} on {escaped(owner['host'])}"
     if owner["closed_at"] is not None:
         return f"no scheduler has the store since {when(owner['closed_at'])}: the last was {whose}"
+    if is_gone(owner):
+        return f"no scheduler lives: {whose} has died, and was last seen {when(owner['seen_at'])}"
     return f"scheduler: {whose}, last seen {when(owner['seen_at'])}"
 
 

@@ -583,6 +583,17 @@ def test_the_commands(file: str, command: Callable[..., tuple[int, str, str]]) -
         assert command("revive", "bad")[0] == 0
 
 
+def test_ps_says_that_the_scheduler_died(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
+    """Killed, it could write nothing down about its end."""
+    with started_one(file) as one:
+        assert f"; scheduler: process {one.pid} on " in command("ps")[1]
+        one.kill()
+        one.wait(support.TIMEOUT)
+        said = command("ps")[1]
+        assert f"no scheduler lives: process {one.pid} on " in said
+        assert "has died" in said
+
+
 def test_the_store_may_come_from_the_environment(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
