@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from procsched import SqlTaskStore, StoreError, ValidationError
+from procsched.cli.steering import VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -31,9 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     upgrade.add_argument(
         "--store",
-        required=True,
         metavar="URL",
-        help="sqlite:///jobs.db or postgresql+psycopg://user@host/name",
+        help="sqlite:///jobs.db or postgresql+psycopg://user@host/name (default: $PROCSCHED_STORE)",
     )
     upgrade.set_defaults(run=run)
     return parser
@@ -42,7 +43,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 def run(arguments: argparse.Namespace) -> int:
     """Upgrade, and say from what to what."""
     try:
-        before, after = SqlTaskStore(arguments.store).upgrade()
+        url = arguments.store or os.environ.get(VARIABLE)
+        if not url:
+            raise ValidationError(f"say which store: --store URL, or the environment variable {VARIABLE}")
+        before, after = SqlTaskStore(url).upgrade()
     except (StoreError, ValidationError) as error:
         print(f"procsched db: {error}", file=sys.stderr)
         return EXIT_FAILED

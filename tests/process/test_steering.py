@@ -601,9 +601,13 @@ def test_the_store_may_come_from_the_environment(
     monkeypatch.delenv("PROCSCHED_STORE", raising=False)
     assert main(["ps"]) == 2
     assert "PROCSCHED_STORE" in capsys.readouterr().err
+    assert main(["db", "upgrade"]) == 1
+    assert "PROCSCHED_STORE" in capsys.readouterr().err
     monkeypatch.setenv("PROCSCHED_STORE", file)
     assert main(["ps"]) == 3
     assert "there is no store" in capsys.readouterr().err
+    assert main(["db", "upgrade"]) == 0
+    assert "the tables were made" in capsys.readouterr().out
     monkeypatch.setenv("PROCSCHED_STORE", "postgresql+psycopg://me:secret@127.0.0.1:1/x")
     assert main(["ps"]) == 3
     assert "secret" not in capsys.readouterr().err
