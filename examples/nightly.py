@@ -4,13 +4,16 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 from procsched import CronSchedule, OneTime, RetryPolicy, Scheduler, SqlTaskStore
 
+STOP = {signal.SIGINT, signal.SIGTERM}
+
 
 def live(directory: Path, serve: bool) -> None:
+    if serve:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # before the scheduler starts: its threads inherit it
     with Scheduler(workers=2, store=SqlTaskStore(f"sqlite:///{directory}/jobs.db")) as scheduler:
         # The same at every start: by its key the task that is there already is found. Its function is in a module, so
         # the store keeps its name; your own belongs into one, too.
@@ -25,9 +28,8 @@ def live(directory: Path, serve: bool) -> None:
         )
         print(task.id, "runs", task.task.action)
         if serve:
-            stop = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: stop.set())
-            stop.wait()
+            signal.sigwait(STOP)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)  # a second one ends the program at once
         else:
             now = scheduler.schedule("backup now", shutil.make_archive, OneTime(0), args=task.task.args)
             print(scheduler.wait(now).outcome, "and", len(scheduler.history()), "records so far")

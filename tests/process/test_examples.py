@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from procsched import connect
+from tests import support
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
@@ -76,6 +79,30 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert part in rest, f"{part!r} is missing after what came before it in:\n{done.stdout}"
         rest = rest.partition(part)[2]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_nightly_service_ends_in_order(tmp_path: Path) -> None:
+    """SIGTERM, as systemd sends it, has it leave its block; also one that comes before it waits."""
+    with subprocess.Popen(
+        [sys.executable, "-u", str(EXAMPLES / "nightly.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as service:
+        try:
+            assert service.stdout is not None
+            assert service.stdout.readline().startswith("task-1 runs")
+            service.terminate()
+            assert service.communicate(timeout=support.TIMEOUT) == ("", "")
+            assert service.returncode == 0
+        finally:
+            service.kill()
+    with connect(f"sqlite:///{tmp_path}/jobs.db") as client:
+        owner = client.owner()
+        assert owner is not None
+        assert owner["closed_at"] is not None
 
 
 def test_quickstart_is_the_readme() -> None:
