@@ -41,6 +41,12 @@ LOOKS: Final = {
     "history": "list the records of attempts, the newest first",
     "show": "show all about one task, and its last attempts",
 }
+# What is to be known beyond that.
+NOTES: Final = {
+    "cancel": "A program that schedules the task by its key at every start schedules it anew: `pause` is what stays.",
+    "kill": "A task without a further slot is cancelled by that. A program that schedules it by its key at every start "
+    "schedules it anew, and it runs: `pause` is what stays.",
+}
 SHOWN_RECORDS: Final = 5
 
 
@@ -48,7 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any], name: str) -> argpar
     """Add the command `name`; the parsed arguments carry `run` as ``arguments.run``."""
     summary = LOOKS.get(name) or ACTIONS[name][0]
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=summary, description=_sentence(summary)
+        name, help=summary, description=" ".join([_sentence(summary), *filter(None, [NOTES.get(name)])])
     )
     _add_common(parser)
     parser.set_defaults(run=run)
