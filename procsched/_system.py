@@ -20,9 +20,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FEATURES = ("fork", "pidfd", "subreaper", "timerfd", "kernel_timer", "memfd", "eventfd", "proc")
+FEATURES = (
+    "fork",
+    "pidfd",
+    "subreaper",
+    "timerfd",
+    "kernel_timer",
+    "memory_release",
+    "memfd",
+    "eventfd",
+    "proc",
+)
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PROCESS_MRELEASE = 448  # asm-generic/unistd.h, and so in the table of
+_GENERIC_NUMBERS = ("x86_64", "aarch64", "riscv64", "ppc64le", "s390x", "loongarch64")
 PR_SET_TIMERSLACK = 29
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
@@ -43,6 +55,8 @@ def offers(feature: str) -> bool:
         return hasattr(os, "pidfd_open") and _pidfd_works()
     if feature == "proc":  # with the lists of children: CONFIG_PROC_CHILDREN
         return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+    if feature == "memory_release":
+        return linux and os.uname().machine in _GENERIC_NUMBERS
     if feature == "memfd":
         return hasattr(os, "memfd_create")
     if feature == "eventfd":
@@ -365,6 +379,36 @@ def signal_process(pidfd: int, signum: int) -> None:
     signal.pidfd_send_signal(pidfd, signum)
 
 
+def release_memory(pidfd: int) -> bool:
+    """Help a process that was sent SIGKILL to let go of its memory; return whether that could be done.
+
+    Most of what a process takes to end is that, and here the calling thread takes a share of it: some 0.1 ms for each
+    MiB. Linux 5.15 (process_mrelease(2)).
+    """
+    if not offers("memory_release") or _is_filtered():
+        return False
+    long = c_type("l")
+    try:
+        return bool(libc().syscall(long(_PROCESS_MRELEASE), long(pidfd), long(0)) == 0)
+    except (OSError, AttributeError):  # no ctypes
+        return False
+
+
+_filtered: bool | None = None
+
+
+def _is_filtered() -> bool:
+    """Return whether system calls of this process are filtered: some filters end who makes one they do not know."""
+    global _filtered
+    if _filtered is None:
+        try:
+            with open("/proc/self/status", "rb") as file:
+                _filtered = b"\nSeccomp:\t0\n" not in file.read()
+        except OSError:
+            _filtered = True
+    return _filtered
+
+
 def started_at(pid: int) -> int | None:
     """Return when process `pid` started, in clock ticks since the boot; None where it is gone, or nobody can say.
 
@@ -571,21 +615,30 @@ def reap_adopted(pidfd: int) -> None:
 class OwnChildren:
     """The children of this process, asked for as cheaply as can be: the helper does so at every death.
 
-    The descriptor is opened at once, so that they can be told also when no other is left.
+    The descriptors are opened at once, so that they can be told also when no other is left.
     """
 
     def __init__(self) -> None:
-        self._fd = -1
+        self._tasks = self._children = -1
         if offers("proc"):
             try:
-                self._fd = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-                self._fd = -1
+                self._tasks = os.open("/proc/self/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._children = os.open(
+                    f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC
+                )
+            except OSError:  # a kernel without CONFIG_PROC_CHILDREN, or no descriptor is left
+                self.close()
+
+    def close(self) -> None:
+        """Let go of the descriptors; from here on it takes longer."""
+        for fd in {self._tasks, self._children} - {-1}:
+            os.close(fd)
+        self._tasks = self._children = -1
 
     def _read(self) -> list[int]:
         # With one thread they are all in one file: the directory then has three links.
-        if self._fd >= 0 and os.stat("/proc/self/task").st_nlink == 3:
-            data = os.pread(self._fd, 1 << 16, 0)
+        if self._children >= 0 and os.stat(self._tasks).st_nlink == 3:
+            data = os.pread(self._children, 1 << 16, 0)
             if len(data) < 1 << 16:
                 return [*map(int, data.split())]
         return _children_of(os.getpid())
@@ -601,7 +654,7 @@ class OwnChildren:
         """Return whether there are no others than those; False also where they cannot be told."""
         try:
             return known.issuperset(self._read())
-        except (OSError, ValueError):  # the descriptor was closed, or is something else by now
+        except (OSError, ValueError):  # a descriptor was closed, or is something else by now
             return False
 
 

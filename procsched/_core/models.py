@@ -536,7 +536,8 @@ class Stats:
         problems: what went wrong lately, in words; empty when all is well.
         paths: which of the ways that systems differ in were really gone, and how often: ``start.fork`` or
             ``start.exec`` of workers, ``kill.pidfd`` or ``kill.helper``, ``tree.subreaper`` or ``tree.walk`` when
-            killed, ``large.memfd`` of calls that went in shared memory, ``timer.timerfd`` or ``timer.timeout``, and
+            killed, ``kill.hastened`` where the parent took part in freeing the memory of what was killed,
+            ``large.memfd`` of calls that went in shared memory, ``timer.timerfd`` or ``timer.timeout``, and
             ``wake.eventfd`` or ``wake.pipe``. Empty for pools in this process. See "What can slip through".
     """
 

@@ -234,6 +234,7 @@ class Helper:
             _system.die_with_parent(me)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.wakeups.forget()
+            self.children.close()
             # The descriptors of workers that are to be forked next are no business of this one: it would keep their
             # connections open when they are dead.
             others = [fd for _message, waiting in self.requests for fd in waiting]
@@ -288,43 +289,54 @@ class Helper:
 
     def reap(self) -> None:
         """Collect the dead, end what they left, and report those of whom nothing is left."""
-        while True:
+        while self.reap_one():
+            if self.gone:
+                self.sweep()  # at once: mostly one has died, and has left nothing
+        self.sweep()
+
+    def reap_one(self) -> bool:
+        """Collect one that is dead; return whether there was any."""
+        try:
+            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        if info is None:
+            return False
+        pid = info.si_pid
+        number = self.workers.get(pid)
+        if number is not None:
+            # Still a zombie, so the group is still its own.
             try:
-                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                break
-            if info is None:
-                break
-            pid = info.si_pid
-            number = self.workers.get(pid)
-            if number is not None:
-                # Still a zombie, so the group is still its own.
-                try:
-                    os.killpg(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass
-            _pid, status, usage = os.wait4(pid, 0)
-            self.own.discard(pid)
-            self.refused.discard(pid)
-            if number is not None:
-                del self.workers[pid]
-                self.deadlines.pop(number, None)
-                cpu = usage.ru_utime + usage.ru_stime
-                rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-                self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
+                os.killpg(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        _pid, status, usage = os.wait4(pid, 0)
+        self.own.discard(pid)
+        self.refused.discard(pid)
+        if number is not None:
+            del self.workers[pid]
+            self.deadlines.pop(number, None)
+            cpu = usage.ru_utime + usage.ru_stime
+            rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
+        return True
+
+    def sweep(self) -> None:
+        """End what the dead have left, and report those of whom nothing is left."""
+        known = self.workers.keys() | self.own
         if not self.gone:
             self.sweep_end = None
-            kill_unknown(self.children, self.workers.keys() | self.own, self.refused)
+            kill_unknown(self.children, known, self.refused)
             return
         now = time.monotonic()
         if self.sweep_end is None:
             self.sweep_end = now + UNKILLABLE_SECONDS
         refused_before = set(self.refused)
-        if kill_unknown(self.children, self.workers.keys() | self.own, self.refused) and now < self.sweep_end:
+        if kill_unknown(self.children, known, self.refused) and now < self.sweep_end:
             return
         stuck = self.refused - refused_before
         if now >= self.sweep_end:
-            stuck |= set(self.children.list()) - self.workers.keys() - self.own
+            stuck |= set(self.children.list()) - known
             self.refused |= stuck
         for report in self.gone:
             self.control.send((*report, tuple(sorted(stuck))))

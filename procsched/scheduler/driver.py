@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 
 from procsched._core.engine import Engine
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 BATCH = 1000  # entries promoted at a time: about a millisecond under the lock
 ROUNDS = 10_000  # passes made by whoever moves a fake clock: a FixedDelay(0) under it would never end
 TORN = 0.02  # seconds; readings of the clock that lie further apart are not of one moment
+# Seconds for which the log of a failure waits where somebody waits for its record: so long a thread may take to be
+# running again, and writing a line takes as long.
+AFTER_YOU = 0.0001
 PROBLEMS = 20  # texts that stats() shows
 
 NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
@@ -395,6 +399,7 @@ class Driver:
             if self._durable is not None:
                 # Its worker may have asked for the next one before, when this one still counted as running.
                 self._make_ready_locked()
+            awaited = bool(engine.woken)
             self._hand_over_locked()
         if self._unlogged:
             self._log_problems()
@@ -406,6 +411,8 @@ class Driver:
             alarming = final and record.outcome is not Outcome.KILLED
             level = logging.WARNING if alarming else logging.INFO
             if log.isEnabledFor(level):
+                if awaited:
+                    time.sleep(AFTER_YOU)
                 self._log_attempt(level, attempt, record, expected)
 
     def _log_attempt(self, level: int, attempt: Attempt, record: ExecutionRecord, expected: bool) -> None:

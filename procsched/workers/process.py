@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
 
+WAKE_LEAD = (
+    0.0001  # seconds by which we wake too early for a deadline: so long a thread may take to be running again
+)
+LIGHT = (
+    32 << 20
+)  # bytes of memory up to which we help a process to let go of it: the I/O thread does nothing else then
 DUMP_WAIT = 0.01  # seconds that a stack is waited for at the deadline, where it has not come by then
 START_DUMP_WAIT = 1.0  # the same for a worker that does not get ready: nobody counts the milliseconds of that
 # Seconds without a word of it until the process is asked whether it can answer: that is slow.
@@ -63,6 +69,7 @@ class Worker(Hearer):
         "dump_number",
         "imports",
         "killed_at",
+        "light_number",
         "ping",
         "stuck_reported",
     )
@@ -74,6 +81,7 @@ class Worker(Hearer):
         self.imports = False  # whether it imports modules before it is ready
         self.dump_number = 0  # the run that was asked for its stack ahead of its deadline
         self.dump_end = 0.0  # steady time
+        self.light_number = 0  # the run that was found to use little memory ahead of its deadline
         self.stuck_reported = False
         self.killed_at = 0.0  # steady time
         self.ping = 0  # number of the question to the helper why it does not report our end
@@ -117,6 +125,9 @@ class Worker(Hearer):
 
     def on_deadline(self, now: float) -> None:
         """The soft or the hard limit of the run has come, or is near; what was received whole by now still counts."""
+        while self.hard_at - WAKE_LEAD <= now < self.hard_at < self.soft_at:
+            time.sleep(0)  # it comes at any moment: let others run, and look again
+            now = time.monotonic()
         call = self.settle()
         if call is None:
             return
@@ -129,8 +140,10 @@ class Worker(Hearer):
             self.ask_soft()
         self.alarm = min(self.soft_at, self._dump_at(call))
         if now >= self.alarm:
-            self.alarm = min(self.soft_at, self.hard_at)
+            self.alarm = min(self.soft_at, self.hard_at - WAKE_LEAD)
             self.ask_stack(call)
+            if (_system.resident_bytes(self.pid) or math.inf) <= LIGHT:
+                self.light_number = call.number
             if self.output.asked_at >= 0:
                 self.watch_side(False)  # it comes in a hundred pieces, and is looked at when it is wanted
         self.pool.loop.hurry(self.alarm)
@@ -276,15 +289,25 @@ class Worker(Hearer):
             self.enter_locked(WorkerState.DYING)
         if self.direct and self.signal(signal.SIGKILL):
             self.pool.went("kill.pidfd")
+            self.hasten()
         else:
             self.pool.went("kill.helper")
             self.fleet.kill_by_helper(self)
         self.pool.went("tree.subreaper" if _system.offers("subreaper") else "tree.walk")
+        # It is read once it is dead. The ends of its streams would wake us just when it is about to be.
+        self.pool.loop.forget(self.sock.fileno())
+        self.pool.loop.forget(self.output.fd)
         self.killed_at = time.monotonic()
         self.alarm = self.killed_at + NUDGE_WAIT
         self.pool.loop.hurry(self.alarm)
         self.fleet.on_dying(self, was_running=was_running)
         self.output.prepare()
+
+    def hasten(self) -> None:
+        """Have a worker that was sent SIGKILL die the sooner, if it is known to be a matter of milliseconds."""
+        light = self.call is not None and self.call.number == self.light_number
+        if light and self.pidfd is not None and _system.release_memory(self.pidfd):
+            self.pool.went("kill.hastened")
 
     def leave(self) -> None:
         """Let an idle worker exit by itself, within a second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,25 @@ WAYS = {
     "timerfd": ("timer.timerfd", "timer.timeout"),
     "eventfd": ("wake.eventfd", "wake.pipe"),
 }
+
+
+def test_the_figures_say_whether_a_kill_was_hastened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent takes part in freeing the memory of a run that it kills at its deadline, if it is not much."""
+    release = [*map(int, re.findall(r"\d+", os.uname().release)[:2])]
+    if not _system.offers("memory_release") or _system._is_filtered() or release < [5, 15]:
+        pytest.skip("this system has no process_mrelease(2), or filters system calls")
+    with Bench(tmp_path) as bench:
+        # On a busy machine one or the other is left to the kernel's timer, or is dead before.
+        for _ in range(50):
+            only_record(bench.submit(faults.spin, bench.path(), timeout=0.05), Outcome.TIMED_OUT)
+            if bench.executor.stats().paths.get("kill.hastened"):
+                break
+        else:
+            pytest.fail("not one of 50 kills was hastened")
+        monkeypatch.setenv("PROCSCHED_WITHOUT", "memory_release")
+        before = bench.executor.stats().paths["kill.hastened"]
+        only_record(bench.submit(faults.spin, bench.path(), timeout=0.05), Outcome.TIMED_OUT)
+        assert bench.executor.stats().paths["kill.hastened"] == before
 
 
 @pytest.mark.parametrize("without", [None, *WAYS])
