@@ -290,6 +290,7 @@ class ProcessFuture(Future["R"]):
         Raises:
             TimeoutError: `timeout` seconds have passed.
             CancelledError: the call was cancelled before it started, so there will be no record.
+            TaskSerializationError: nor will there be one of a call that could not be sent.
         """
         self._owner.refuse_fork()
         closed = threading.Event()
@@ -300,7 +301,7 @@ class ProcessFuture(Future["R"]):
                 raise TimeoutError(f"no record after {timeout} s")
         record = self.record
         if record is None:
-            raise CancelledError
+            raise self.exception() or CancelledError
         return record
 
     def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:

@@ -41,8 +41,11 @@ def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: boo
     return seconds
 
 
-def unix_seconds(name: str, value: object) -> float:
+def unix_seconds(name: str, value: object, other: str = "") -> float:
     """Return `value` as UNIX seconds. Accepts a finite number or an aware `datetime.datetime`.
+
+    Args:
+        other: what else the caller accepts, for the error.
 
     Raises:
         ValidationError: anything else; a naive datetime is refused by name.
@@ -59,7 +62,7 @@ def unix_seconds(name: str, value: object) -> float:
         return float(stamp())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValidationError(
-            f"{name} must be UNIX seconds or an aware datetime, not {type(value).__name__} {value!r}"
+            f"{name} must be UNIX seconds{other} or an aware datetime, not {type(value).__name__} {value!r}"
         )
     if not math.isfinite(value):
         raise ValidationError(f"{name} must be finite, not {value!r}")

@@ -223,6 +223,6 @@ def checked_search(
         if hasattr(since, "total_seconds"):
             since = now() - finite_seconds("since", since)
         else:
-            since = unix_seconds("since", since)
+            since = unix_seconds("since", since, ", a timedelta back from now")
     whole_number("limit", limit)
     return found, since

@@ -51,6 +51,8 @@ def check_schedule(schedule: object) -> None:
     """Refuse what is no schedule."""
     if isinstance(schedule, type):
         raise ValidationError(f"schedule must be an object, not the class {schedule.__name__}: call it first")
+    if isinstance(schedule, str):
+        raise ValidationError(f"schedule must be an object, not {schedule!r}: use CronSchedule({schedule!r})")
     for method in ("first_run", "next_run"):
         if not callable(getattr(schedule, method, None)):
             raise ValidationError(

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from procsched import ProcschedError, StoreError, TaskNotFoundError, ValidationError, connect
+from procsched import Outcome, ProcschedError, StoreError, TaskNotFoundError, ValidationError, connect
 from procsched.cli.tables import escaped, print_pairs, print_table, when
 from procsched.stores.holder import is_gone
 
@@ -48,6 +48,7 @@ NOTES: Final = {
     "schedules it anew, and it runs: `pause` is what stays.",
 }
 SHOWN_RECORDS: Final = 5
+WHICH: Final = "its id, its key, or its name where no other has that"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any], name: str) -> argparse.ArgumentParser:
@@ -61,16 +62,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Any], name: str) -> argpar
     if name == "ps":
         parser.add_argument("--all", action="store_true", help="tasks that have ended, too")
     elif name == "show":
-        parser.add_argument("task", metavar="TASK", help="its id, or its key")
+        parser.add_argument("task", metavar="TASK", help=WHICH)
     elif name == "history":
-        parser.add_argument("task", metavar="TASK", nargs="?", help="of this task only: its id, or its key")
-        parser.add_argument("--outcome", help="with this outcome only: failed, timed_out, ...")
+        parser.add_argument("task", metavar="TASK", nargs="?", help=f"of this task only: {WHICH}")
+        parser.add_argument(
+            "--outcome",
+            choices=[outcome.value for outcome in Outcome],
+            metavar="OUTCOME",
+            help=f"with this outcome only: {', '.join(outcome.value for outcome in Outcome)}",
+        )
         parser.add_argument("--hours", type=float, metavar="H", help="that ended within the last H hours")
         parser.add_argument(
             "--limit", type=int, default=50, metavar="N", help="at most so many (default: 50)"
         )
     else:
-        parser.add_argument("task", metavar="TASK", nargs="+", help="its id, or its key")
+        parser.add_argument("task", metavar="TASK", nargs="+", help=WHICH)
         if name == "cancel":
             parser.add_argument("--kill", action="store_true", help="end its run in flight, too")
     return parser
@@ -145,13 +151,18 @@ def _steer(client: StoreClient, arguments: argparse.Namespace) -> int:
 
 
 def _find(rows: Sequence[dict[str, Any]], word: str) -> str:
-    """Return the id of the task that a word names: its id, else its key (of the newest with that)."""
-    found = [row["id"] for row in rows if row["id"] == word] or [
-        row["id"] for row in rows if row["key"] == word
-    ]
+    """Return the id of the task that a word names: its id, else its key (of the newest with that), else its name."""
+    for column in ("id", "key"):
+        found = [row["id"] for row in rows if row[column] == word]
+        if found:
+            return str(found[-1])
+    found = [row["id"] for row in rows if row["name"] == word]
+    if len(found) > 1:
+        some = ", ".join(map(str, found[-5:]))
+        raise TaskNotFoundError(f"{len(found)} tasks have the name {word!r}: say which by its id ({some})")
     if not found:
-        raise TaskNotFoundError(f"no task has the id or the key {word!r}")
-    return str(found[-1])
+        raise TaskNotFoundError(f"no task has the id, the key or the name {word!r}")
+    return str(found[0])
 
 
 # --- looking --------------------------------------------------------------------------------------------
@@ -170,12 +181,24 @@ def _look(client: StoreClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(_json([_plain_task(row) for row in listed]))
         return EXIT_OK
+    keyed = any(row["key"] not in (None, row["name"]) for row in listed)
     print_table(
-        ("id", "name", "status", "next run", "attempt", "pid", "last", "schedule"),
+        (
+            "id",
+            "name",
+            *(("key",) if keyed else ()),
+            "status",
+            "next run",
+            "attempt",
+            "pid",
+            "last",
+            "schedule",
+        ),
         [
             (
                 row["id"],
                 row["name"],
+                *((row["key"] or "",) if keyed else ()),
                 f"{row['status']}, unloadable" if row["unloadable"] else row["status"],
                 when(row["next_run_at"]),
                 row["attempt"] or "",
@@ -257,7 +280,7 @@ def _history(client: StoreClient, arguments: argparse.Namespace) -> int:
         rows = client.rows()
         task = (
             _find(rows, arguments.task)
-            if any(arguments.task in (r["id"], r["key"]) for r in rows)
+            if any(arguments.task in (row["id"], row["key"], row["name"]) for row in rows)
             else arguments.task
         )
     try:

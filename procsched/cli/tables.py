@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 WIDEST: Final = 60  # characters of one cell in plain columns
+NARROW: Final = 120  # columns of a terminal below which times go without their offset
+TIMES: Final = ("next run", "finished")  # heads of columns with what `when` has made
 
 
 def escaped(text: str, keep: str = "") -> str:
@@ -69,11 +71,15 @@ def _print_rich(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
     except ImportError:
         return False
     table = Table(box=None, header_style="bold", pad_edge=False)
+    console = Console()
     for head in heads:
-        table.add_column(head, overflow="ellipsis", no_wrap=head in ("id", "name", "status"))
+        table.add_column(head, overflow="ellipsis", no_wrap=head in ("id", "name", "status", *TIMES))
     for row in cells:
+        if console.width < NARROW:
+            size = len("2026-11-30 08:00:00")
+            row = [cell[:size] if head in TIMES else cell for head, cell in zip(heads, row, strict=True)]
         table.add_row(*map(Text, row))  # as `Text` nothing in it is markup
-    Console().print(table)
+    console.print(table)
     return True
 
 

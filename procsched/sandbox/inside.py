@@ -278,7 +278,7 @@ def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> N
 
 def _read(fd: int) -> Any:
     """Read one frame of the parent's; None where there will be none."""
-    data = b""
+    data = bytearray()
     size = 4
     while len(data) < size:
         piece = os.read(fd, min(1 << 20, size - len(data)))

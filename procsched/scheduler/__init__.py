@@ -29,7 +29,7 @@ from procsched._core.models import (
     TaskEvent,
 )
 from procsched._core.names import check_names
-from procsched._core.planning import OTHER, check_schedule, kind_of, plan_first
+from procsched._core.planning import ONCE, OTHER, check_schedule, kind_of, plan_first
 from procsched._jitter import draw
 from procsched.errors import (
     ScheduleError,
@@ -381,6 +381,8 @@ class Scheduler(Served):
                 self._require_stored("the task has taken the place of the one with its key")
             elif handle.task is task:
                 self._require_task_stored(handle)
+                if key is None and kind != ONCE:
+                    self._note_twin(handle)
         if self._threadless and self._state == RUNNING:
             self._drive()
         return handle

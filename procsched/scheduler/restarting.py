@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from procsched._core.planning import ONCE
 from procsched._logs import say
 from procsched.errors import SchedulerStateError
 from procsched.scheduler.closing import ClosingDriver
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from procsched._core.entries import Entry
-    from procsched._core.models import ExecutionRecord, Outcome
+    from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
     from procsched.stores.changes import Loaded
     from procsched.stores.payloads import StoredCall
 
@@ -39,6 +40,8 @@ class RestartingDriver(ClosingDriver):
         # so that a signal handler can tell that it has interrupted just that.
         self._load_lock = threading.RLock()
         self._loads = False  # guarded by _load_lock
+        # Names of recurring tasks without a key that an earlier life has left.
+        self._unkeyed: set[str] = set()
 
     def after_fork(self) -> None:
         """In a fork of the process: see `ClosingDriver`."""
@@ -89,6 +92,12 @@ class RestartingDriver(ClosingDriver):
                     unloadable.append(entry)
             elif handle.unloadable is not None and not entry.status.is_terminal:
                 doubtful.append(entry)
+        if not self._visiting:
+            self._unkeyed = {
+                entry.handle.task.name
+                for entry in loaded.tasks
+                if entry.kind != ONCE and entry.handle.task.key is None and not entry.status.is_terminal
+            }
         self._learn_ids([*loaded.known_ids, *(entry.handle.task.id for entry in loaded.tasks)])
         with self._lock:
             wall, line = self._look_locked()
@@ -111,6 +120,17 @@ class RestartingDriver(ClosingDriver):
                 task = entry.handle.task
                 self._inside.call(say, logging.WARNING, "task %s (%s): %s", task.id, task.name, _doubt(entry))
         self._serve_others()
+
+    def _note_twin(self, handle: ScheduledTask) -> None:
+        """Say, once a name, that a recurring task may be one that every start of the program adds anew."""
+        task = handle.task
+        if task.name in self._unkeyed:
+            self._unkeyed.discard(task.name)
+            text = (
+                "task %s (%s) is a new one beside one of that name which the store has from an earlier start: if it is "
+                'meant to be the same, give it a key=, and cancel the other ("procsched ps" shows it)'
+            )
+            self._inside.call(say, logging.WARNING, text, task.id, task.name)
 
     def _serve_others(self) -> None:
         """Have requests of other processes answered."""

@@ -56,6 +56,8 @@ def writer_for(
     """
     if type(store) is InMemoryTaskStore:
         return DirectWriter(store)
+    if isinstance(store, str):
+        raise ValidationError("store must be an object, not a text: of a URL make one by SqlTaskStore(url)")
     missing = [name for name in ("save", "delete", "load_all") if not callable(getattr(store, name, None))]
     if missing or isinstance(store, type):
         what = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__

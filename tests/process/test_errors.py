@@ -463,6 +463,14 @@ def test_a_method_of_what_cannot_be_pickled_names_it(bench: Bench) -> None:
     assert "create it inside the action" in str(error)
 
 
+def test_a_call_that_could_not_be_sent_has_no_record(bench: Bench) -> None:
+    """Who waits for its record is told why."""
+    future = bench.submit(failing.Unpicklable().method)
+    with pytest.raises(TaskSerializationError, match="create it inside the action"):
+        future.wait_record(support.TIMEOUT)
+    assert future.record is None
+
+
 def test_an_option_among_the_arguments_is_explained(bench: Bench) -> None:
     """submit(fn, timeout=5) passes timeout to fn; the TypeError that follows says where it belongs."""
     with pytest.raises(TypeError, match="timeout") as caught:

@@ -583,6 +583,28 @@ def test_the_commands(file: str, command: Callable[..., tuple[int, str, str]]) -
         assert command("revive", "bad")[0] == 0
 
 
+def test_a_task_may_be_named_as_ps_names_it(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
+    """By a name that no other has. Keys that are no names have a column; an outcome is one that there is."""
+    with scheduler_on(file) as scheduler:
+        report = scheduler.schedule("report", stored.nothing, OneTime(0), key="r")
+        scheduler.wait(report, support.TIMEOUT)
+        far = FixedRate(1e6, start_delay=1e6)
+        twins = [scheduler.schedule("twin", stored.nothing, far) for _ in range(2)]
+        assert scheduler.wait_idle(support.TIMEOUT)
+        heads, first = command("ps", "--all")[1].splitlines()[:2]
+        assert heads.split()[:4] == ["ID", "NAME", "KEY", "STATUS"]
+        assert first.split()[:4] == [report.id, "report", "r", "succeeded"]
+        assert "KEY" not in command("ps")[1]
+        assert command("show", "report")[1].split()[:2] == ["id", report.id]
+        assert report.id in command("history", "report", "--outcome", "succeeded")[1]
+        code, _out, err = command("pause", "twin")
+        assert (code, twins[0].id in err, twins[1].id in err) == (2, True, True)
+        assert command("show", "nobody")[2].endswith("no task has the id, the key or the name 'nobody'\n")
+        with pytest.raises(SystemExit) as refused:
+            command("history", "--outcome", "bogus")
+        assert refused.value.code == 2
+
+
 def test_ps_says_that_the_scheduler_died(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
     """Killed, it could write nothing down about its end."""
     with started_one(file) as one:

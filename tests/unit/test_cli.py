@@ -14,7 +14,7 @@ import pytest
 import procsched
 from procsched import ExecutionRecord, Outcome, RetryPolicy, ScheduledTask, Task
 from procsched.cli import __main__ as cli
-from procsched.cli import demo, demo_jobs, demo_report, demo_view
+from procsched.cli import demo, demo_jobs, demo_report, demo_view, tables
 from procsched.cli.demo_cast import Act
 from procsched.cli.quiet import only_errors_logged
 from procsched.schedules import OneTime
@@ -361,6 +361,23 @@ def test_rich_view_moves_and_stops(capsys: pytest.CaptureFixture[str]) -> None:
     assert "news [not markup]" in out
     assert "[why]" in out
     assert "1/2" in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_times_are_whole_on_any_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time is on one line. Where there is no room for its offset it goes without."""
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    heads = ("id", "name", "status", "next run", "attempt", "pid", "last", "schedule")
+    at = tables.when(1_800_000_000.0)
+    tables.print_table(
+        heads, [("task-1", "report", "scheduled", at, 1, 12345, "succeeded", "0 3 * * * Europe/Berlin")]
+    )
+    out = capsys.readouterr().out
+    assert (at in out, at[:19] in out) == (width == 160, True)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])

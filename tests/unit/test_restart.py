@@ -49,6 +49,24 @@ def slots(scheduler: Scheduler, task: ScheduledTask) -> list[float]:
     return offsets(scheduler.history(task)[::-1])
 
 
+def test_a_task_that_every_start_adds_anew_is_told(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A recurring one without a key, beside one of its name from an earlier start: once, with the remedy."""
+
+    def told() -> list[str]:
+        found = [each.getMessage() for each in caplog.records if "give it a key=" in each.getMessage()]
+        caplog.clear()
+        return found
+
+    for start in range(2):
+        with simulated(path) as (scheduler, _clock, _log):
+            scheduler.schedule("once", stored.nothing, After(DAY))
+            scheduler.schedule("keyed", stored.nothing, FixedRate(DAY), key="k")
+            tasks = [scheduler.schedule("nightly", stored.nothing, FixedRate(DAY)) for _ in range(2)]
+        said = told()
+        assert len(said) == start
+        assert not said or f"task {tasks[0].id} (nightly)" in said[0]
+
+
 # --- tasks and their schedules -------------------------------------------------------------------------
 
 

@@ -363,6 +363,13 @@ def test_the_store_in_memory_is_written_directly() -> None:
     assert isinstance(writer_for(Own(), print), StoreWriter)
 
 
+def test_the_url_of_a_store_is_no_store() -> None:
+    """The message says what makes one of it, and does not repeat what may hold a password."""
+    with pytest.raises(ValidationError, match=r"SqlTaskStore\(url\)") as caught:
+        writer_for("postgresql+psycopg://me:secret@host/name", print)  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("store", [None, 5, InMemoryTaskStore, {}, object()])
 def test_what_is_no_store_is_refused_by_name(store: Any) -> None:
     """The message names the parameter and what is missing."""

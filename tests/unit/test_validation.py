@@ -252,10 +252,12 @@ def test_an_unknown_option_is_named_with_what_was_meant(call: Callable[[Schedule
         (lambda s: s.schedule_after(_nothing, 0, 5, 6), "arguments of the function go into args=(5, ...)"),
         (lambda s: s.schedule_every(_nothing, 1, "x"), "schedule_every takes no 'x' there"),
         (lambda _: CronSchedule("* * * * *", "Europe/Berlin"), "the zone by name: tz='Europe/Berlin'"),
+        (lambda s: s.schedule("n", _nothing, "*/5 * * * *"), "use CronSchedule('*/5 * * * *')"),
+        (lambda s: s.history(since="1h"), "UNIX seconds, a timedelta back from now or an aware datetime"),
     ],
 )
-def test_an_argument_too_many_is_explained(call: Callable[[Scheduler], Any], words: str) -> None:
-    """What was given by position, and has no place there, is shown with where it belongs."""
+def test_a_usual_mistake_is_explained(call: Callable[[Scheduler], Any], words: str) -> None:
+    """What was given by position and has no place there, or as a text, is shown with what was meant."""
     with simulated() as (scheduler, _, _log):
         with pytest.raises(ValidationError, match=re.escape(words)):
             call(scheduler)
