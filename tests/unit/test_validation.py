@@ -170,8 +170,9 @@ def test_constructor_refuses(options: dict[str, Any], name: str) -> None:
 
 def test_a_pool_with_its_own_size_is_taken() -> None:
     """With pool= its size counts; workers may be left out, or say the same."""
-    Scheduler(pool=ThreadPool(2)).shutdown()
-    Scheduler(2, pool=ThreadPool(2)).shutdown()
+    for workers in ((), (2,)):
+        with Scheduler(*workers, pool=ThreadPool(2)) as scheduler:
+            assert scheduler.pool.size == 2
 
 
 def test_aware_datetime_and_timedelta_are_taken() -> None:
