@@ -662,11 +662,12 @@ def signal_descendants(pid: int, signum: int) -> int:
     """Send a signal to every descendant of `pid`, a child of ours that is not reaped; return how many got it.
 
     Others reap the descendants, so each is signalled through a pid descriptor that was opened before it was seen
-    below `pid` for the second time: a number that has passed to a stranger in between is not signalled.
+    below `pid` for the second time: a number that has passed to a stranger in between is not signalled. Children come
+    before their parents: whoever does the same at that moment, or goes on where this one is killed, finds the rest.
     """
     reached = 0
     if not offers("pidfd"):
-        for descendant in process_descendants(pid):
+        for descendant in reversed(process_descendants(pid)):
             try:
                 os.kill(descendant, signum)
                 reached += 1
@@ -680,7 +681,7 @@ def signal_descendants(pid: int, signum: int) -> int:
                 opened[descendant] = os.pidfd_open(descendant)
             except OSError:
                 continue
-        for descendant in process_descendants(pid):
+        for descendant in reversed(process_descendants(pid)):
             if descendant in opened:
                 try:
                     signal.pidfd_send_signal(opened[descendant], signum)

@@ -264,7 +264,10 @@ class Parent:
 
     def __exit__(self, *_exc: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait(support.TIMEOUT)
+        for pipe in (self.process.stdout, self.process.stderr):  # what it left may hold the other ends
+            if pipe is not None:
+                pipe.close()
 
     def signal(self, signum: int) -> None:
         self.process.send_signal(signum)

@@ -40,7 +40,7 @@ import select
 import sys
 
 from procsched import _system
-from procsched.child.reaping import end_all_children
+from procsched.child.reaping import end_all_children, kill_found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def _guard(parent_fd: int | None, helper: int, wakeups: Wakeups) -> NoReturn:
         if parent_fd in ready:
             break
     if not reaped:
+        kill_found()
         os.kill(helper, signal.SIGKILL)  # not reaped, so the pid is still the helper's
     end_all_children(wakeups.wait)
     os._exit(code)

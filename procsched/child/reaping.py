@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
 UNKILLABLE_SECONDS = 5.0  # a process that has not ended this long after SIGKILL is stuck in the kernel
+WALKS = 5  # over the process table, in case something is started meanwhile; what is dead and not reaped is still in it
 
 
 def kill_unknown(children: _system.OwnChildren, known: Container[int], refused: set[int]) -> bool:
@@ -40,11 +41,21 @@ def kill_unknown(children: _system.OwnChildren, known: Container[int], refused: 
     return alive
 
 
+def kill_found() -> None:
+    """Where orphans do not come to us: kill what a walk finds below us, while it is still below us."""
+    if _system.offers("subreaper"):
+        return
+    for _ in range(WALKS):
+        if not _system.signal_descendants(os.getpid(), signal.SIGKILL):
+            return
+
+
 def end_all_children(wait: Callable[[float], object]) -> set[int]:
     """Kill and reap every child and what they leave, until there is none. Return those that would not go.
 
     `wait(seconds)` is called to wait for the next SIGCHLD.
     """
+    kill_found()
     refused: set[int] = set()
     children = _system.OwnChildren()
     end = time.monotonic() + UNKILLABLE_SECONDS

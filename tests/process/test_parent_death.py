@@ -11,9 +11,12 @@ import pytest
 from tests import faults, support
 from tests.pools import Parent, guard_pid, helper_pid, stop, told_pids
 
-pytestmark = pytest.mark.needs("subreaper", "daemons that a run has left end with a parent that is killed")
-
 KINDS = [function.__name__ for function in faults.LEAVERS]
+SUBREAPER = pytest.mark.needs("subreaper", "daemons that a run has left end with a parent that is killed")
+GROUPED = ["grandchild", "shell"]  # those in the process group of their worker
+each_kind = pytest.mark.parametrize(
+    "kinds", [pytest.param(KINDS, marks=SUBREAPER, id="all"), pytest.param(GROUPED, id="grouped")]
+)
 
 BUSY = """
 import sys
@@ -42,11 +45,12 @@ def assert_nothing_is_left(pids: list[int]) -> None:
     support.eventually(lambda: not support.orphans(), what="no process of the killed parent is left")
 
 
+@each_kind
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: int) -> None:
+def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: int, kinds: list[str]) -> None:
     """A parent that dies takes busy, idle and stubborn workers along, with grandchildren in their own sessions."""
     told = tmp_path / "told"
-    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+    with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
         pids = told_pids(told, lines=4)
         support.eventually(lambda: len(support.children()) >= len(pids))
         below = support.children()
@@ -100,6 +104,7 @@ faults.sleep(told)
 """
 
 
+@SUBREAPER
 @pytest.mark.needs("pidfd", "the end of the parent is noticed although a fork of it lives")
 def test_nothing_outlives_a_parent_of_which_a_fork_lives(tmp_path: Path) -> None:
     """The parent's death is seen by its pid descriptor, also where a fork of it keeps its sockets open."""
@@ -117,13 +122,24 @@ def test_nothing_outlives_a_parent_of_which_a_fork_lives(tmp_path: Path) -> None
 @pytest.mark.needs(
     "pidfd", "what a run has left ends also when guard or helper were killed before the parent"
 )
-@pytest.mark.parametrize("victims", ["guard", "helper", "guard and parent", "helper and parent"])
-def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str) -> None:
+@pytest.mark.parametrize(
+    ("victims", "kinds"),
+    [
+        pytest.param("guard", KINDS, marks=SUBREAPER),
+        pytest.param("guard", GROUPED),
+        pytest.param("guard and parent", KINDS, marks=SUBREAPER),
+        pytest.param("guard and parent", GROUPED),
+        # What the helper's workers leave nobody else can find where it does not come to the guard.
+        pytest.param("helper", KINDS, marks=SUBREAPER),
+        pytest.param("helper and parent", KINDS, marks=SUBREAPER),
+    ],
+)
+def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str, kinds: list[str]) -> None:
     """Guard or helper may die together with the parent: whoever is left ends the rest."""
     import psutil
 
     told = tmp_path / "told"
-    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+    with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
         pids = told_pids(told, lines=4)
         guard = psutil.Process(parent.process.pid).children()[0]
         helper = guard.children()[0]
@@ -154,10 +170,11 @@ def test_nothing_named_is_left_in_the_system(tmp_path: Path, monkeypatch: pytest
     assert not list(Path("/dev/shm").glob("*procsched*"))
 
 
-def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+@each_kind
+def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path, kinds: list[str]) -> None:
     """A parent that is stopped first, and killed then, leaves nothing either."""
     told = tmp_path / "told"
-    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+    with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
         pids = told_pids(told, lines=4)
         parent.signal(signal.SIGSTOP)
         below = support.children()
@@ -165,11 +182,14 @@ def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         assert_nothing_is_left([*pids, *below])
 
 
+@each_kind
 @pytest.mark.needs("pidfd", "the end of the parent is noticed by a guard and a helper that are stopped")
-def test_nothing_outlives_a_parent_whose_guard_and_helper_are_stopped(tmp_path: Path) -> None:
+def test_nothing_outlives_a_parent_whose_guard_and_helper_are_stopped(
+    tmp_path: Path, kinds: list[str]
+) -> None:
     """Those who are to end the rest may be stopped when the parent is killed: the kernel has them go on."""
     told = tmp_path / "told"
-    with Parent(tmp_path, BUSY, arguments=(str(told), *KINDS)) as parent:
+    with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
         pids = told_pids(told, lines=4)
         below = support.children()
         for pid in (guard_pid(parent.process.pid), helper_pid(parent.process.pid)):
