@@ -289,20 +289,13 @@ class Helper:
 
     def reap(self) -> None:
         """Collect the dead, end what they left, and report those of whom nothing is left."""
-        while self.reap_one():
-            if self.gone:
-                self.sweep()  # at once: mostly one has died, and has left nothing
+        while pid := _dead_child():
+            if self.bury(pid):
+                self.sweep()  # at once: mostly it is the only one that has died, and has left nothing
         self.sweep()
 
-    def reap_one(self) -> bool:
-        """Collect one that is dead; return whether there was any."""
-        try:
-            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        if info is None:
-            return False
-        pid = info.si_pid
+    def bury(self, pid: int) -> bool:
+        """Collect a child that is dead; return whether it was a worker."""
         number = self.workers.get(pid)
         if number is not None:
             # Still a zombie, so the group is still its own.
@@ -313,12 +306,13 @@ class Helper:
         _pid, status, usage = os.wait4(pid, 0)
         self.own.discard(pid)
         self.refused.discard(pid)
-        if number is not None:
-            del self.workers[pid]
-            self.deadlines.pop(number, None)
-            cpu = usage.ru_utime + usage.ru_stime
-            rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-            self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
+        if number is None:
+            return False
+        del self.workers[pid]
+        self.deadlines.pop(number, None)
+        cpu = usage.ru_utime + usage.ru_stime
+        rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self.gone.append(("gone", number, status, time.monotonic(), cpu, rss))
         return True
 
     def sweep(self) -> None:
@@ -342,6 +336,15 @@ class Helper:
             self.control.send((*report, tuple(sorted(stuck))))
         self.gone.clear()
         self.sweep_end = None
+
+
+def _dead_child() -> int:
+    """Return the pid of a child that is dead and not collected, 0 where there is none."""
+    try:
+        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if info is None else info.si_pid
 
 
 def _freeze() -> None:
