@@ -239,11 +239,12 @@ class Following(Registry):
         stands_for = plan.stands_for
         if goes_on and (stands_for or plan.due_at == entry.slot):
             stands_for += entry.stands_for
+        # A slot that waited still does where the clock was set back before it.
+        entry.owed = entry.owed and goes_on and plan.due_at == entry.slot
         entry.slot = plan.due_at
         entry.dealt = plan.dealt
         entry.backlog = plan.backlog
         entry.stands_for = stands_for
-        entry.owed = False
         if not plan.skipped:
             return None
         self.counters["skipped"] += plan.skipped
@@ -317,7 +318,7 @@ class Following(Registry):
         steady = entry.steady
         due = due_at <= (line if steady else wall) + ROUNDING
         if not due or self.closing or not self.started:
-            entry.owed = due  # before the start it waits, and has been dealt with up to now
+            entry.owed = entry.owed or due  # before the start it waits, and has been dealt with up to now
             self.enqueue(entry, steady, due_at)
         else:
             entry.handle.next_run_at = due_at + self.timeline.offset if steady else due_at

@@ -145,6 +145,23 @@ def test_resumed_before_the_start_waits_for_it() -> None:
         assert task.status is S.SUCCEEDED
 
 
+def test_what_waited_runs_also_when_the_clock_was_set_back_meanwhile() -> None:
+    """A slot that was due before a pause is no misfire when the wall clock comes to it once more."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=InlinePool())
+    task = scheduler.schedule("t", _nothing, OneTime(START - 2), misfire=MisfirePolicy.SKIP)
+    scheduler.pause(task)
+    clock.step_wall(-3)
+    with scheduler:
+        scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert (task.status, task.next_run_at) == (S.SCHEDULED, START - 2)
+        clock.step_wall(2)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+        assert offsets(task.history) == [-2.0]
+
+
 def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:
     """A single slot that passed while paused and is skipped leaves the task CANCELLED, counted and told."""
     with simulated() as (scheduler, clock, log):
