@@ -237,7 +237,8 @@ class Tally:
             over = future.done()
             while not self._ended.empty():
                 self._count(self._ended.get())
-            if over:
+            # It may have ended while others were told of, and be counted among them.
+            if over or future not in self._counts:
                 self._count(future)  # should its place in the queue be taken a moment later
                 return
             left = None if end is None else max(0.0, end - time.monotonic())

@@ -244,6 +244,24 @@ def test_progress_is_told_while_the_first_item_is_waited_for(bench: Bench) -> No
     assert threads == {threading.current_thread()}
 
 
+def test_the_item_that_is_waited_for_may_end_while_progress_is_told(bench: Bench) -> None:
+    """It is counted with those before it, and not waited for once more."""
+    gate = bench.gate()
+    seen = []
+
+    def report(done: int, _total: int | None) -> None:
+        seen.append(done)
+        if done == 1:
+            support.eventually(lambda: len(bench.core.open) == 1, what="all but the first item have ended")
+        if done == 3:
+            open_gate(gate)
+            support.eventually(lambda: not bench.core.open, what="the first item has ended too")
+
+    gates = [gate] + [""] * 3
+    assert list(bench.executor.map(mapped.at_gate, gates, range(4), progress=report)) == list(range(4))
+    assert seen == [1, 2, 3, 4]
+
+
 def test_progress_does_not_wait_for_the_callback_thread(bench: Bench) -> None:
     """A done-callback of somebody else's that hangs does not hold it up."""
     with bench.hung_callback():
