@@ -56,9 +56,6 @@ class Engine(Restoring):
 
     def __init__(self, timeline: Timeline, draw: Callable[[], float], **limits: int) -> None:
         super().__init__(timeline, draw, **limits)
-        # Slots later than these instants, and due by now, are misfires: (on the steady line, wall time),
-        # infinite where nothing is. None while no window is open.
-        self._window: tuple[float, float] | None = None
         self._last_line = self._last_wall = -math.inf  # at the last look
 
     # --- time ------------------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ class Engine(Restoring):
                 entry.queued == STEADY or (entry.steady and entry.status is PAUSED)
             ):
                 handle.next_run_at += step
-            elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry):
+            elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry, wall):
                 # The new time may have slots in between.
                 last = handle.last_run()
                 self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
@@ -163,6 +160,8 @@ class Engine(Restoring):
 
     def pop_ready(self) -> Entry | None:
         """Take the first entry of the ready order, to be begun at once."""
+        if self.returning:
+            return None
         entry: Entry | None = self.ready.pop()
         if entry is not None:
             entry.queued = NOWHERE
@@ -294,6 +293,7 @@ class Engine(Restoring):
         A task that waits for its first attempt is SCHEDULED, one that waits for a further one RETRYING.
         """
         ids = []
+        self.returning = True
         for entry in self.ready.live_entries():
             self.withdraw(entry)
             self.counters["returned"] += 1
@@ -339,8 +339,10 @@ class Engine(Restoring):
             self.wake_waiters(entry, None, why)
 
 
-def _awaits_slot(entry: Entry) -> bool:
-    """Return whether the task waits for a slot, or will when it is resumed."""
+def _awaits_slot(entry: Entry, wall: float) -> bool:
+    """Return whether the task waits for a slot that is still to come, or will when it is resumed."""
+    if entry.slot <= wall or entry.owed:
+        return False
     if entry.status is SCHEDULED:
         return entry.queued == WALL
     return entry.status is PAUSED and entry.live is None and entry.ended is None

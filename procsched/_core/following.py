@@ -65,6 +65,7 @@ class Following(Registry):
         open_questions: all that are not settled, those the driver is about to answer included.
         started: things are being promoted; before that, what passes is a misfire.
         closing: a shutdown has begun; nothing is promoted from now on.
+        returning: nor is anything begun; what is due goes back to its slot.
         ended_in_closing: (task id, whether the shutdown killed it) since then.
         doubtful: ids of tasks whose code could not be loaded in an earlier life, and nobody has tried it in this one.
     """
@@ -75,9 +76,12 @@ class Following(Registry):
         self.questions: list[Question] = []
         self.open_questions: set[Question] = set()
         self.started = False
-        self.closing = False
+        self.closing = self.returning = False
         self.ended_in_closing: list[tuple[str, bool]] = []
         self.doubtful: set[str] = set()
+        # Slots later than these instants, and due by now, are misfires: (on the steady line, wall time),
+        # infinite where nothing is. None while no window is open.
+        self._window: tuple[float, float] | None = None
 
     # --- the end of an attempt -------------------------------------------------------------------------
 
@@ -157,6 +161,8 @@ class Following(Registry):
         handle._history = (*handle._history, record)[-self.history_limit :]
         if self.closing:
             self.ended_in_closing.append((handle.task.id, ended_by_shutdown(record)))
+        if verdict == AGAIN and entry.status is not CANCELLED:
+            self.counters["retried"] += 1
         if entry.status is PAUSED:
             entry.ended = ended
             self.move(entry, TaskChange.RECORD, wall, record)
@@ -166,7 +172,6 @@ class Following(Registry):
         elif verdict == AGAIN:
             assert ended.retry_at is not None
             entry.ended = ended
-            self.counters["retried"] += 1
             self.enqueue(entry, True, ended.retry_at)
             self.move(entry, TaskChange.RETRY, wall, record)
             return  # whoever waits for the run goes on waiting
@@ -287,11 +292,13 @@ class Following(Registry):
             return True
         if entry.generation != question.generation:
             return False
+        if self.entries.get(entry.handle.task.id) is not entry:
+            return False  # it ended long ago, and was dropped meanwhile
         if why == CLOCK_SET:
             self._settle_clock_set(entry, answer, error, wall, line)
         elif why == MISFIRE and error is None and answer.due_at is not None:
             text = self._take_plan(entry, answer, goes_on=True)
-            self._place(entry, answer.due_at, wall, line)
+            self._place(entry, answer.due_at, wall, line, was_due=True)
             if entry.queued != READY:
                 self.move(entry, TaskChange.SCHEDULE, wall, None, text)
             self.count_missed(entry, answer.missed, wall)
@@ -313,11 +320,15 @@ class Following(Registry):
             if isinstance(each, Question):
                 self.open_questions.discard(each)
 
-    def _place(self, entry: Entry, due_at: float, wall: float, line: float) -> None:
-        """Queue a planned slot, as ready where it is due: in the heap an open window would plan it anew."""
+    def _place(self, entry: Entry, due_at: float, wall: float, line: float, *, was_due: bool = False) -> None:
+        """Queue a planned slot, as ready where it is due: in the heap an open window would plan it anew.
+
+        Args:
+            was_due: it was before a shutdown began, if one has, and is to run, or to be returned, by that.
+        """
         steady = entry.steady
         due = due_at <= (line if steady else wall) + ROUNDING
-        if not due or self.closing or not self.started:
+        if not due or (self.closing and not was_due) or not self.started:
             entry.owed = entry.owed or due  # before the start it waits, and has been dealt with up to now
             self.enqueue(entry, steady, due_at)
         else:
@@ -339,6 +350,8 @@ class Following(Registry):
         elif entry.status is PAUSED and entry.live is None and plan.due_at is not None:
             self._take_plan(entry, plan)
             entry.handle.next_run_at = plan.due_at
+            if self.wants_writes:
+                self.write(entry)
 
     def _settle_revive(self, entry: Entry, plan: Plan, wall: float, line: float) -> None:
         if plan.due_at is None or entry.status is not FAILED:

@@ -308,7 +308,7 @@ def plan_revived(slots: Slots, now: float) -> Plan:
     schedule: Any = slots.schedule
     kind = kind_of(schedule)
     if kind == ONCE:
-        return Plan(slots.slot)
+        return Plan(min(slots.slot, now))  # also where the clock was set back
     if kind == RATE:
         total = schedule.passed(slots.dealt, now + ROUNDING, 0)[1]
         return Plan(schedule.aligned(slots.anchor, slots.dealt + (total + 1) * schedule.period))

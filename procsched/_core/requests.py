@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from procsched._core import planning
-from procsched._core.entries import AGAIN, FAILED, PAUSED, RESUME, REVIVE, SCHEDULED, UNLOADABLE, Question
+from procsched._core.entries import (
+    AGAIN,
+    FAILED,
+    LENT,
+    NOWHERE,
+    PAUSED,
+    READY,
+    RESUME,
+    REVIVE,
+    SCHEDULED,
+    UNLOADABLE,
+    Question,
+)
 from procsched._core.following import NOTHING, Following
 from procsched._core.queues import ROUNDING
 from procsched._core.transitions import TaskChange
@@ -39,12 +51,19 @@ class Requests(Following):
         """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""
         if entry.status.is_terminal or entry.status is PAUSED:
             return False
-        if entry.status is SCHEDULED:
-            # What was due already waited for a worker, and is owed to it.
-            entry.owed = entry.owed or entry.slot <= (line if entry.steady else wall) + ROUNDING
+        if entry.status is SCHEDULED and self._waits_for_worker(entry, wall, line):
+            entry.owed = True
         self.withdraw(entry)
         self.move(entry, TaskChange.PAUSE, wall)
         return True
+
+    def _waits_for_worker(self, entry: Entry, wall: float, line: float) -> bool:
+        """Return whether a slot is due, and waits for nothing but a worker: then it is no misfire."""
+        if entry.queued in (READY, LENT):
+            return True
+        # What passed before the start, or while the system slept, may be one.
+        known = self.started and self._window is None and entry.queued != NOWHERE
+        return known and entry.slot <= (line if entry.steady else wall) + ROUNDING
 
     def resume(self, entry: Entry, wall: float, line: float) -> bool | Question:
         """Let a paused task go on. Return False for one that is not paused, or what to ask its schedule.

@@ -203,5 +203,6 @@ class Restoring(Requests):
         if not self.wants_positions:
             return
         for entry in self.entries.values():
-            if not entry.status.is_terminal and (entry.steady or entry.status is RETRYING):
+            # A retry that waits, be it for a resume, waits for a steady time.
+            if not entry.status.is_terminal and (entry.steady or entry.ended is not None):
                 self.write(entry)

@@ -521,6 +521,8 @@ class Driver:
             if question.why in (AFTER_RUN, AFTER_LOSS):
                 self._wake_timer_locked()
             self._hand_over_locked()
+            if self.engine.closing:
+                self._open_idle_gates_locked()  # it may have become ready, and is to be returned
         return settled
 
     def _drive(self) -> None:

@@ -160,7 +160,7 @@ class Model:
         elif self.kind == "delay":
             self.take([now])
         else:
-            self.take([self.slot])
+            self.take([min(self.slot, wall)])
 
     def due(self) -> int | None:
         """Return when the next start is planned."""
@@ -284,8 +284,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.pause(task) is possible
         if possible:
             if model.status is S.SCHEDULED:
-                model.retry_at = None
-                model.owed = model.owed or model.slot <= (self.wall if model.kind == "once" else self.now)
+                model.retry_at = None  # what is due has run, or passes before the start
             model.status = S.PAUSED
 
     @rule(task=tasks)

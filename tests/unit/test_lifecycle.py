@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from procsched import (
     NO_RETRY,
+    CronSchedule,
     FakeClock,
     FixedDelay,
     FixedRate,
@@ -31,6 +33,10 @@ ONE_RETRY = RetryPolicy(2, 10.0)
 
 def _nothing() -> None:
     pass
+
+
+def _fail() -> None:
+    raise ValueError("bad row")
 
 
 # --- pause and resume ----------------------------------------------------------------------------------
@@ -160,6 +166,110 @@ def test_what_waited_runs_also_when_the_clock_was_set_back_meanwhile() -> None:
         assert scheduler.wait_idle(5)
         assert task.status is S.SUCCEEDED
         assert offsets(task.history) == [-2.0]
+
+
+def test_a_pause_before_the_start_is_no_reason_to_run_what_is_missed() -> None:
+    """What passed before the start is a misfire, paused or not."""
+    for paused in (False, True):
+        clock = FakeClock(START)
+        scheduler = Scheduler(clock=clock, pool=InlinePool())
+        task = scheduler.schedule("t", _nothing, OneTime(START + 5), misfire=MisfirePolicy.SKIP)
+        clock.advance(10)
+        if paused:
+            scheduler.pause(task)
+        with scheduler:
+            assert scheduler.wait_idle(5)
+            if paused:
+                scheduler.resume(task)
+            assert (task.status, task.history) == (S.CANCELLED, [])
+            assert scheduler.stats().counters["missed"] == 1
+
+
+@pytest.mark.parametrize("back", [0, 1, 400])
+def test_slots_that_passed_in_a_pause_survive_a_clock_that_is_set_back(back: int) -> None:
+    """They follow the misfire policy at the resume, save where the clock is before them again."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, CronSchedule("* * * * *"))
+        scheduler.pause(task)
+        clock.advance(330)
+        if back:
+            clock.step_wall(-back)
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert [record.missed for record in task.history] == ([] if back == 400 else [4])
+
+
+def test_a_one_time_task_is_revived_at_once_also_by_a_clock_that_was_set_back() -> None:
+    """Its slot is in the future then."""
+    calls = iter([False, True])
+
+    def once_bad() -> None:
+        if not next(calls):
+            raise ValueError("bad row")
+
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", once_bad, OneTime(START), retry=NO_RETRY)
+        assert scheduler.wait_idle(5)
+        clock.step_wall(-3600)
+        assert scheduler.revive(task)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.SUCCEEDED
+
+
+def test_a_task_that_was_dropped_while_its_schedule_was_asked_is_not_revived() -> None:
+    """It fell off `keep_finished` meanwhile: nobody could stop it any more."""
+    other: list[Callable[[], object]] = []
+
+    class Slow:
+        steady = False
+
+        def first_run(self, now: float) -> float:
+            while other:
+                other.pop()()
+            return now
+
+        def next_run(self, _record: object, now: float) -> float:
+            return now + 60
+
+    clock = FakeClock(START)
+    with Scheduler(clock=clock, pool=InlinePool(), keep_finished=1) as scheduler:
+        task = scheduler.schedule("t", _fail, Slow(), retry=NO_RETRY)
+        assert scheduler.wait_idle(5)
+        assert task.status is S.FAILED
+
+        def finish_another() -> None:
+            assert scheduler.wait(scheduler.schedule("other", _nothing, OneTime(START)), 5).ok
+
+        def meanwhile() -> None:
+            thread = threading.Thread(target=finish_another)
+            thread.start()
+            thread.join(5)
+
+        other.append(meanwhile)
+        with pytest.raises(TaskNotFoundError):
+            scheduler.revive(task)
+        scheduler.engine.check()
+
+
+def test_a_retry_is_counted_also_where_the_task_is_paused_meanwhile() -> None:
+    """As often as there are further attempts."""
+    held = Held()
+
+    def fail() -> None:
+        held()
+        raise ValueError("bad row")
+
+    with threaded() as (scheduler, clock, log):
+        task = scheduler.schedule("t", fail, OneTime(START), retry=RetryPolicy(2, 10.0))
+        assert held.started.wait(5)
+        scheduler.pause(task)
+        held.release.set()
+        assert log.wait_for(lambda _events: bool(log.runs("t")), 5)
+        scheduler.resume(task)
+        clock.advance(20)
+        assert scheduler.wait_idle(5)
+        assert len(task.history) == 2
+        assert scheduler.stats().counters["retried"] == 1
 
 
 def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:

@@ -49,6 +49,22 @@ def slots(scheduler: Scheduler, task: ScheduledTask) -> list[float]:
     return offsets(scheduler.history(task)[::-1])
 
 
+def test_a_retry_keeps_its_time_when_the_clock_was_set_during_a_pause(path: str) -> None:
+    """It waits for a steady time, so what is stored of it follows the wall clock."""
+    with simulated(path) as (scheduler, clock, _log):
+        task = scheduler.schedule(
+            "t", stored.fail, OneTime(START), retry=RetryPolicy(3, 600.0, max_backoff=600.0)
+        )
+        assert scheduler.wait_idle(5)
+        scheduler.pause(task)
+        clock.step_wall(DAY)
+        assert scheduler.wait_idle(5)
+    with simulated(path, FakeClock(START + DAY + 10)) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert scheduler.resume(task)
+        assert task.next_run_at == pytest.approx(START + DAY + 600)
+
+
 def test_a_task_that_every_start_adds_anew_is_told(path: str, caplog: pytest.LogCaptureFixture) -> None:
     """A recurring one without a key, beside one of its name from an earlier start: once, with the remedy."""
 

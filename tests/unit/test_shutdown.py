@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,41 @@ def _in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[objec
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()
     return thread, found
+
+
+class _Asleep:
+    """A clock that can pass while the system sleeps, and tells nobody."""
+
+    slept = 0.0
+
+    def now(self) -> float:
+        return START + self.slept
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def awake(self) -> float:
+        return 0.0
+
+    def wait(self, condition: threading.Condition, _seconds: float | None) -> None:
+        condition.wait(support.TIMEOUT)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("schedule", [CronSchedule("* * * * *"), FixedRate(60, start_delay=60)])
+def test_a_shutdown_is_the_first_to_see_what_passed_in_a_sleep(schedule: Any, drain: bool) -> None:
+    """What is due by its misfire policy runs, or is returned, also where a schedule has to be asked for it."""
+    clock = _Asleep()
+    scheduler = Scheduler(clock=clock, pool=InlinePool())
+    scheduler.start()
+    task = scheduler.schedule("t", _nothing, schedule)
+    clock.slept = 90.0
+    report = scheduler.shutdown(drain=drain)
+    if drain:
+        assert (report.finished, report.returned, len(task.history)) == ((task.id,), (), 1)
+    else:
+        assert (report.finished, report.returned, len(task.history)) == ((), (task.id,), 0)
+    assert scheduler.stats().counters["returned"] == (0 if drain else 1)
 
 
 def test_drain_runs_what_is_due_and_nothing_later() -> None:
