@@ -265,6 +265,7 @@ class ClosingDriver(WaitingDriver):
         with self._lock:
             wall, line = self._moment_locked()
             closing.returned.update(dict.fromkeys(self.engine.abandon_questions(wall, line)))
+            self._give_back_locked(closing)  # a schedule may have answered since the last time
             self.engine.dismiss_waiters("shutdown")
             self._hand_over_locked()
         self._log_problems()
