@@ -285,6 +285,9 @@ class ClosingDriver(WaitingDriver):
     def _finish(self, closing: Closing) -> ShutdownReport:
         with self._lock:
             self._state = CLOSED
+            # Those who came while store and listeners were closing; who comes now is refused.
+            self.engine.dismiss_waiters("shutdown")
+            self._hand_over_locked()
             report = closing.report = self._make_report_locked(closing)
             self._open_idle_gates_locked()
         exits.release(self)

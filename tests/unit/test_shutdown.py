@@ -267,6 +267,38 @@ def test_waiters_are_told() -> None:
             scheduler.wait(task)
 
 
+def test_who_waits_while_the_listeners_close_is_told() -> None:
+    """A wait that begins behind the one that was told first, while a listener holds the end, is told as well."""
+    listening, go = threading.Event(), threading.Event()
+
+    class Slow:
+        def on_task_event(self, event: object) -> None:
+            listening.set()
+            go.wait(support.TIMEOUT)
+
+    scheduler = Scheduler(clock=FakeClock(START), pool=InlinePool(), listeners=[Slow()])
+    scheduler.start()
+    task = scheduler.schedule("t", _nothing, OneTime(START + 100))
+    assert listening.wait(support.TIMEOUT)
+
+    def told() -> str:
+        with pytest.raises(SchedulerStateError) as failure:
+            scheduler.wait(task, support.TIMEOUT)
+        return str(failure.value)
+
+    first, one = _in_thread(told)
+    support.eventually(lambda: scheduler.engine.waiting)
+    ending, _ = _in_thread(lambda: scheduler.shutdown(timeout=support.TIMEOUT))
+    first.join(support.TIMEOUT)
+    second, other = _in_thread(told)
+    support.eventually(lambda: scheduler.engine.waiting)
+    go.set()
+    for thread in (ending, second):
+        thread.join(support.TIMEOUT)
+    assert len(one) == 1
+    assert other == one
+
+
 @pytest.mark.parametrize("pool", [lambda: ThreadPool(2), InlinePool])
 def test_from_a_listener(pool: Callable[[], object]) -> None:
     """A listener may shut down; its own thread is not waited for, and it still hears the rest."""
