@@ -479,7 +479,20 @@ class Driver:
                     self.engine.ask_again(questions)
                     self._wake_timer_locked()
             raise
-        return moved or bool(questions)
+        if moved or questions or not (ready and self._threadless):
+            return moved or bool(questions)
+        with self._lock:
+            return (
+                self._may_pass_locked()
+            )  # what was ready ran, and may have left a question, or a retry that is due
+
+    def _may_pass_locked(self) -> bool:
+        """Return whether another pass by this thread would get further."""
+        if self._state not in (RUNNING, CLOSING):
+            return False
+        wall, line = self._moment_locked()
+        due = self._state == RUNNING and self.engine.due.is_due(line, wall)
+        return due or bool(self.engine.questions)
 
     def _make_ready_locked(self) -> None:
         """Do what is to be done before the pool looks for what is ready."""

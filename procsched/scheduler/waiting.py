@@ -7,7 +7,7 @@ import threading
 from procsched._core.entries import PAUSED
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
-from procsched.scheduler.driver import CLOSED, NEW, RUNNING
+from procsched.scheduler.driver import CLOSED, CLOSING, NEW, RUNNING
 from procsched.scheduler.gate import Gate
 from procsched.scheduler.inspecting import InspectedDriver
 
@@ -111,14 +111,15 @@ class WaitingDriver(InspectedDriver):
 
     def _wait_until_quiet(self, end: float | None) -> bool:
         while True:
-            if not self._real and self._state == RUNNING:
+            # In a shutdown too: it may be waiting for what follows the call that this thread has just run.
+            if not self._real and self._state in (RUNNING, CLOSING):
                 self._pass()
             gate = Gate()
             with self._lock:
                 if self._is_quiet_locked():
                     return True
                 self._idle_gates.append(gate)
-                blocked = not (self._threadless and self._state == RUNNING and self._may_pass_locked())
+                blocked = not (self._threadless and self._may_pass_locked())
             left = None if end is None else max(0.0, end - real_seconds())
             opened = gate.wait(left if blocked else 0.0)
             if not opened:
@@ -127,8 +128,3 @@ class WaitingDriver(InspectedDriver):
                         self._idle_gates.remove(gate)
                 if end is not None and real_seconds() >= end:
                     return False
-
-    def _may_pass_locked(self) -> bool:
-        """Return whether another pass by this thread would get further."""
-        wall, line = self._moment_locked()
-        return self.engine.due.is_due(line, wall) or bool(self.engine.questions)

@@ -272,6 +272,27 @@ def test_a_retry_is_counted_also_where_the_task_is_paused_meanwhile() -> None:
         assert scheduler.stats().counters["retried"] == 1
 
 
+def test_wait_brings_the_answer_of_a_schedule_to_the_end_of_a_run() -> None:
+    """Where the waiting thread runs the call itself, it asks the schedule what follows: cron is asked apart."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", _nothing, CronSchedule("* * * * *"))
+        scheduler.pause(task)
+        clock.advance(90)
+        assert scheduler.resume(task)
+        assert scheduler.wait(task, 5).outcome is Outcome.SUCCEEDED
+        assert task.status is S.SCHEDULED
+
+
+def test_wait_runs_a_retry_that_is_due_at_once() -> None:
+    """Likewise what is due by the end of an attempt that the waiting thread has run."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(2), OneTime(START + 5), retry=RetryPolicy(3, 0.0))
+        scheduler.pause(task)
+        clock.advance(90)
+        assert scheduler.resume(task)
+        assert scheduler.wait(task, 5).attempt == 3
+
+
 def test_one_time_slot_missed_with_skip_is_the_end_without_a_run() -> None:
     """A single slot that passed while paused and is skipped leaves the task CANCELLED, counted and told."""
     with simulated() as (scheduler, clock, log):

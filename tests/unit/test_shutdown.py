@@ -299,6 +299,26 @@ def test_who_waits_while_the_listeners_close_is_told() -> None:
     assert other == one
 
 
+def test_shutdown_while_a_wait_runs_the_call() -> None:
+    """The thread in wait_idle that ran the call asks its schedule what follows, for the shutdown waits for that."""
+    held = Held()
+    with simulated() as (scheduler, clock, _log):
+        task = scheduler.schedule("t", held, CronSchedule("* * * * *"))
+        scheduler.pause(task)
+        clock.advance(90)
+        scheduler.resume(task)
+        waiting, idle = _in_thread(lambda: scheduler.wait_idle(support.TIMEOUT))
+        assert held.started.wait(support.TIMEOUT)
+        ending, report = _in_thread(lambda: scheduler.shutdown(timeout=support.TIMEOUT))
+        support.eventually(lambda: scheduler._idle_gates, what="the shutdown waits for the run")
+        held.release.set()
+        for thread in (ending, waiting):
+            thread.join(support.TIMEOUT)
+        assert idle == [True]
+        assert report == [ShutdownReport(finished=(task.id,))]
+        assert task.status is S.SCHEDULED
+
+
 @pytest.mark.parametrize("pool", [lambda: ThreadPool(2), InlinePool])
 def test_from_a_listener(pool: Callable[[], object]) -> None:
     """A listener may shut down; its own thread is not waited for, and it still hears the rest."""
