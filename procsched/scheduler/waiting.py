@@ -105,6 +105,9 @@ class WaitingDriver(InspectedDriver):
                 return False
 
     def _is_quiet_locked(self) -> bool:
+        if self._state in (NEW, CLOSED):
+            # No schedule is asked now, so what a look would ask of one, or the store has left to ask, stays open.
+            return not (self.engine.running or len(self.engine.ready))
         wall, line = self._look_locked()
         self._hand_over_locked()
         return self.engine.is_quiet(wall, line, self._state == RUNNING)

@@ -613,6 +613,28 @@ def test_wait_on_a_task_that_ended_without_a_run() -> None:
             scheduler.wait(task)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_wait_idle_where_no_schedule_is_asked(ended: bool) -> None:
+    """Before the start, and behind the end, a clock that was set back has nothing asked that somebody would answer."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=InlinePool())
+    try:
+        if ended:
+            scheduler.start()
+        task = scheduler.schedule("t", _nothing, CronSchedule("* * * * *"))
+        if ended:
+            scheduler.shutdown()
+        clock.step_wall(-120)
+        assert scheduler.wait_idle(1)
+        if not ended:
+            scheduler.start()
+            assert scheduler.wait_idle(5)
+            assert task.next_run_at is not None
+            assert task.next_run_at <= START - 60  # the new time is followed then
+    finally:
+        scheduler.shutdown()
+
+
 def test_wait_times_out_in_real_seconds() -> None:
     """A wait ends at its timeout though the clock stands still, and leaves nothing behind."""
     with simulated() as (scheduler, _, _log):
