@@ -211,6 +211,7 @@ class Driver:
             engine.writes.clear()
             engine.forgotten.clear()
         if engine.woken:
+            # In this order for the same reason, here and with the gates: all are opened again.
             for waiter, record, why in engine.woken:
                 waiter.open(record, why)  # type: ignore[attr-defined]
             engine.woken.clear()
@@ -224,9 +225,9 @@ class Driver:
             self._open_idle_gates_locked()
 
     def _open_idle_gates_locked(self) -> None:
-        gates, self._idle_gates = self._idle_gates, []
-        for gate in gates:
+        for gate in self._idle_gates:
             gate.open()
+        self._idle_gates.clear()
 
     def _wake_timer_locked(self) -> None:
         self._stale = True

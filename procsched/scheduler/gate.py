@@ -21,10 +21,13 @@ class Gate:
         self.why = ""
 
     def open(self, record: ExecutionRecord | None = None, why: str = "") -> None:
-        """Bring the answer. Once."""
+        """Bring the answer. Once more, by whom a signal handler has interrupted, changes nothing."""
         self.record = record
         self.why = why
-        self._lock.release()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it is open, and nobody has come through yet
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for it, at most so many real seconds. False when the time was up."""

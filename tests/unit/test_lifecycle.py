@@ -24,6 +24,7 @@ from procsched import (
 )
 from procsched._core.models import ExecutionRecord
 from procsched.errors import SchedulerStateError, TaskNotFoundError
+from procsched.scheduler.gate import Gate
 from tests.support import eventually
 from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
 
@@ -675,6 +676,55 @@ def test_waiter_is_told_when_its_task_is_cancelled() -> None:
         scheduler.cancel(task)
         thread.join(5)
         assert isinstance(found[0], TaskKilledError)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_interrupt_between_two_who_are_woken(idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A KeyboardInterrupt behind the first comes out as it is, and the next step wakes the others."""
+    open_gate = Gate.open
+    opened: list[Gate] = []
+
+    def interrupted(gate: Gate, *answer: object) -> None:
+        open_gate(gate, *answer)  # type: ignore[arg-type]
+        opened.append(gate)
+        if len(opened) == 1:
+            raise KeyboardInterrupt
+
+    held = Held()
+    with threaded() as (scheduler, _, _log):
+        task = scheduler.schedule("t", held, OneTime(START) if idle else OneTime(START + 100))
+        if idle:
+            assert held.started.wait(5)
+        answers: list[object] = []
+
+        def wait() -> None:
+            try:
+                answers.append(scheduler.wait_idle(5) if idle else scheduler.wait(task, 5))
+            except TaskKilledError:
+                answers.append("told")
+
+        threads = [threading.Thread(target=wait) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(scheduler._idle_gates if idle else task_waiters(scheduler)) == 2)
+        monkeypatch.setattr(Gate, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            if idle:
+                with scheduler._lock:
+                    scheduler._open_idle_gates_locked()
+            else:
+                scheduler.cancel(task)
+        if idle:
+            held.release.set()
+        for thread in threads:
+            thread.join(5)
+        assert answers == [True if idle else "told"] * 2
+        assert len(set(opened)) >= 2
+
+
+def task_waiters(scheduler: Scheduler) -> list[object]:
+    """Return who waits for the end of a run."""
+    return [each for entry in scheduler.engine.waiting.values() for each in entry.waiters or ()]
 
 
 def test_wait_from_a_listener_is_refused() -> None:
