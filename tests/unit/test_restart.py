@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from procsched import (
     RetryPolicy,
     ScheduledTask,
     Scheduler,
+    SchedulerStateError,
     SqlTaskStore,
     TaskStatus,
 )
@@ -574,3 +576,39 @@ def test_all_that_is_ready_runs_when_the_clock_moves(path: str) -> None:
             scheduler.resume(task)
         assert scheduler.wait_idle(support.TIMEOUT)
         assert {task.status for task in tasks} == {S.SUCCEEDED}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_shutdown_while_the_store_is_opened(path: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened, or served, behind the shutdown is let go of again: the next scheduler gets the store."""
+    store = SqlTaskStore(f"sqlite:///{path}")
+    scheduler = Scheduler(store=store, pool=InlinePool(), clock=FakeClock(START))
+    step = "serve" if late else "open"
+    inside, go = threading.Event(), threading.Event()
+    original = getattr(store, step)
+
+    def slow(*args: Any) -> Any:
+        inside.set()
+        assert go.wait(support.TIMEOUT)
+        return original(*args)
+
+    monkeypatch.setattr(store, step, slow)
+    raised: list[BaseException | None] = []
+
+    def start() -> None:
+        try:
+            scheduler.start()
+        except SchedulerStateError as error:
+            raised.append(error)
+        else:
+            raised.append(None)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert inside.wait(support.TIMEOUT)
+    scheduler.shutdown()
+    go.set()
+    thread.join(support.TIMEOUT)
+    with Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), pool=InlinePool(), clock=FakeClock(START)):
+        pass
+    assert [each is None for each in raised] == [late]
