@@ -402,6 +402,9 @@ class Driver:
                 self._make_ready_locked()
             awaited = bool(engine.woken)
             self._hand_over_locked()
+            if engine.closing:
+                # The shutdown may wait for the end of this alone, for its schedule may never say what follows.
+                self._open_idle_gates_locked()
         if self._unlogged:
             self._log_problems()
         if record.ok:

@@ -69,7 +69,8 @@ class TimedDriver(StagingDriver):
         deadline = None if self._real else self.pool.next_deadline()
         with self._lock:
             if self._timer_stop:
-                return -1.0
+                # The last run may have left a question since the last pass: the shutdown waits for the answer.
+                return stall if self.engine.questions else -1.0
             wall, line = self._look_locked()
             self._hand_over_locked()
             if self._stale:

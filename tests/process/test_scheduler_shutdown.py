@@ -24,6 +24,7 @@ from procsched import (
     ShutdownReport,
     TaskStatus,
 )
+from procsched.scheduler import closing
 from tests import faults, support
 from tests.pools import Parent, assert_reaped, open_gate, told_pids
 from tests.schedulers import PRELOAD, Rig, clean_up_slowly
@@ -167,6 +168,25 @@ def test_runs_are_killed_side_by_side(tmp_path: Path) -> None:
         assert sorted(report.killed) == sorted(task.id for task in tasks)
         for pid in pids:
             assert_reaped(pid)
+
+
+def test_a_hanging_schedule_does_not_hold_a_killed_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is over is not waited for until its schedule, which never answers, has said what follows."""
+    monkeypatch.setattr(closing, "UNKILLABLE", HANG)
+    asked, go = threading.Event(), threading.Event()
+
+    def following(record: object, now: float) -> None:
+        asked.set()
+        go.wait(support.TIMEOUT)
+
+    told = rig.path()
+    task = rig.scheduler.schedule("t", faults.sleep, Foreign(0.0, following), args=(told,), retry=NO_RETRY)
+    support.wait_for_file(told)
+    with Stopwatch():
+        report = rig.scheduler.shutdown(drain=False, timeout=0)
+    assert report == ShutdownReport(killed=(task.id,))
+    assert asked.is_set()
+    go.set()
 
 
 def test_what_a_run_left_is_gone_too(rig: Rig) -> None:
