@@ -109,6 +109,9 @@ class SqlTaskStore:
         self._next_seq = 0
         self._ids: dict[str, int] = {}  # the highest number of each prefix of ids
         self._payloads: set[str] = set()  # known to be written
+        # The same of the transaction that goes on: what is rolled back has to be written when it is tried again.
+        self._new_ids: dict[str, int] = {}
+        self._new_payloads: set[str] = set()
         self._new_records: dict[str, int] = {}  # since the task's records were counted
         self._to_prune: list[str] = []  # tasks that may have too many records
         self._looked_at_age = 0.0
@@ -280,6 +283,7 @@ class SqlTaskStore:
             self._alive_at = 0.0 if former is None else former["seen_at"] if closed is None else closed
             # Where the clock was set back since, what is loaded now is written by the new time (`restoring.py`).
             self._alive_at = min(self._alive_at, self._now())
+        self._payloads.clear()  # others may have had it, and have deleted some
         epoch = 1 if former is None else former["epoch"] + 1
         now = self._now()
         pid = os.getpid()
@@ -397,8 +401,15 @@ class SqlTaskStore:
             self._require_file()
             try:
                 connection = self._connected()
+                self._new_ids, self._new_payloads = {}, set()
+                if not self._epoch:
+                    self._payloads.clear()  # between two of these writes it is anybody's
                 with connection.begin():
                     self._write(connection, changes)
+                self._ids |= self._new_ids
+                if len(self._payloads) >= KNOWN_PAYLOADS:
+                    self._payloads.clear()
+                self._payloads |= self._new_payloads
             except BaseException:
                 # Whatever state the transaction is in, a new connection has none of it.
                 self._drop_connection()
@@ -484,7 +495,7 @@ class SqlTaskStore:
         assert statements is not None
         assert call is not None
         digest = call.digest
-        if digest not in self._payloads:
+        if digest not in self._payloads and digest not in self._new_payloads:
             payload = {
                 "id": digest,
                 "kind": call.kind,
@@ -497,9 +508,7 @@ class SqlTaskStore:
                 "created_at": now,
             }
             statements.insert_payload.run(connection, [payload])
-            if len(self._payloads) >= KNOWN_PAYLOADS:
-                self._payloads.clear()
-            self._payloads.add(digest)
+            self._new_payloads.add(digest)
         row = self._task_row(change, now)
         row["id"] = row.pop("the_id")
         snapshot = change.snapshot
@@ -521,13 +530,13 @@ class SqlTaskStore:
     def _note_ids(self, connection: Connection, task_ids: list[str]) -> None:
         """Keep the highest number of each prefix: it is not given again when its task and its records are gone."""
         assert self._statements is not None
-        higher: dict[str, int] = {}
+        higher = self._new_ids
         for task_id in task_ids:
             prefix, _hyphen, digits = task_id.rpartition("-")
             if prefix and digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER:
                 number = int(digits)
-                if number > self._ids.get(prefix, 0):
-                    self._ids[prefix] = higher[prefix] = number
+                if number > max(self._ids.get(prefix, 0), higher.get(prefix, 0)):
+                    higher[prefix] = number
         rows = [{"key": f"highest id:{prefix}", "value": str(number)} for prefix, number in higher.items()]
         if rows:
             self._statements.note_meta.run(connection, rows)

@@ -131,6 +131,66 @@ def test_a_connection_that_breaks_is_made_anew(make: Make) -> None:
     assert len(store.load_all()) == 1
 
 
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("where", ["before the commit", "in the commit"])
+def test_a_write_that_failed_is_written_whole_the_next_time(
+    make: Make, monkeypatch: pytest.MonkeyPatch, where: str, opened: bool
+) -> None:
+    """With what the task runs, and with its id as one that is not given again."""
+    import sqlalchemy
+
+    store = make()
+    if opened:
+        store.open(lambda: AT)
+    else:
+        store.write([change(1, new=True)])
+
+    def fail(*_args: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def note_and_fail(*args: Any) -> None:
+        note(*args)
+        fail()
+
+    note = store._note_ids
+    with monkeypatch.context() as patch:
+        if where == "in the commit":
+            patch.setattr(sqlalchemy.engine.default.DefaultDialect, "do_commit", fail)
+        else:
+            patch.setattr(store, "_note_ids", note_and_fail)
+        with pytest.raises(StoreError, match="Input/output error"):
+            store.write([change(8, new=True), change(5, new=True)])
+    store.write([change(8, new=True), change(5, new=True)])
+    loaded = make().open(lambda: AT)
+    payloads = {entry.handle.id: entry.payload for entry in loaded.tasks}
+    assert payloads["job-8"].parts == change(8, new=True).call.parts  # type: ignore[union-attr]
+    assert payloads["job-5"].parts == change(5, new=True).call.parts  # type: ignore[union-attr]
+    assert list(loaded.known_ids) == ["job-8"]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_what_another_owner_deleted_is_written_again(make: Make, url: str, opened: bool) -> None:
+    """By a store that wrote it before, and whose task of it is gone."""
+    from procsched.stores.changes import Change
+
+    store = make()
+    if opened:
+        store.open(lambda: AT)
+    store.write([change(1, new=True)])
+    store.close()
+    other = SqlTaskStore(url)
+    other.open(lambda: AT)
+    other.write([Change("job-1", None)])
+    while other.prune():
+        continue
+    other.close()
+    if opened:
+        store.open(lambda: AT)
+    store.write([change(1, new=True)])
+    (entry,) = make().open(lambda: AT).tasks
+    assert entry.payload.parts == change(1, new=True).call.parts  # type: ignore[union-attr]
+
+
 def test_the_views_are_for_people(make: Make, url: str) -> None:
     """Words and dates, no numbers to look up."""
     import sqlalchemy
