@@ -96,6 +96,7 @@ class LeaseClaim(Losing):
         self._regained: Regained | None = None
         self._answers: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         self._obeying = 0  # threads; guarded by _saying
+        self._notified = False  # a NOTIFY was read since it was last looked for requests; the keeper's
         self._stopped = False  # `take` is to wait no more
         self._waits: Any = None  # the connection that it waits on
         self._closing = False
@@ -312,10 +313,12 @@ class LeaseClaim(Losing):
                 self._until = began + LEASE
                 if late and self._regained is not None:
                     self._regained()
+                fresh, self._notified = fresh or self._notified, False
                 if self._obey is not None:
                     self._answer_and_take(fresh)
                     fresh = False
-                fresh = self._wait(RENEW) or fresh
+                # A NOTIFY that came meanwhile may be of a request that came too late for the look.
+                fresh = self._wait(0.0 if self._notified else RENEW) or fresh
             except _Taken:
                 self._say_lost("its session was lost, and another scheduler has the store now")
                 return
@@ -388,11 +391,12 @@ class LeaseClaim(Losing):
             raise
         self._connection = connection
 
-    @staticmethod
     def _ask(
-        connection: Any, statement: str, values: Sequence[str | int], end: float
+        self, connection: Any, statement: str, values: Sequence[str | int], end: float
     ) -> list[tuple[Any, ...]]:
         """Run a statement, until `end` by the steady clock: a server that is silent has lost us as well.
+
+        What the server sends besides is read with the answer, and ends no later wait: that sets `_notified`.
 
         Raises:
             Exception: psycopg's, or a TimeoutError.
@@ -420,7 +424,7 @@ class LeaseClaim(Losing):
                 for row in range(result.ntuples)
             ]
         while low.notifies() is not None:
-            continue  # the requests are in their table
+            self._notified = True  # no more than that: the requests are in their table
         if failure is not None:
             raise failure
         return rows
@@ -478,6 +482,8 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
     """
     this = holder.this_process()
     connection = database.session({})
+    heard: list[Any] = []
+    connection.add_notify_handler(heard.append)
     try:
         connection.execute("LISTEN procsched_answers")
         (number,) = connection.execute(
@@ -495,6 +501,7 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
         poller.register(connection.fileno(), select.POLLIN)
         end = real_seconds() + seconds
         while True:
+            heard.clear()
             (answer,) = connection.execute(
                 "SELECT answer FROM requests WHERE id = %s", (number,)
             ).fetchone() or (None,)
@@ -506,7 +513,9 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
             left = end - real_seconds()
             if left <= 0.0:
                 break
-            poller.poll(left * 1000)
+            # A NOTIFY that was read together with what was asked for does not end the sleep. libpq may have it still.
+            if connection.pgconn.notifies() is None and not heard:
+                poller.poll(left * 1000)
         withdrawn = connection.execute("DELETE FROM requests WHERE id = %s AND taken_at IS NULL", (number,))
         if withdrawn.rowcount:
             return None

@@ -1,0 +1,120 @@
+"""The claim to a PostgreSQL store where something happens at the one moment at which it might be missed."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from procsched.clock import real_seconds
+from procsched.stores import lease
+from procsched.stores.lease import LeaseClaim
+from procsched.stores.sql import SqlTaskStore
+from tests import postgres as pg
+from tests import support
+
+ASK = (
+    "INSERT INTO requests (what, arguments, asked_at, asked_by) VALUES ('x', '{}', 0, 'a test') RETURNING id"
+)
+
+
+@pytest.fixture
+def url(postgres: pg.Server) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Give another session in the database of the store."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[SqlTaskStore]:
+    """Give a store that is open."""
+    store = SqlTaskStore(url)
+    store.open()
+    yield store
+    store.close()
+
+
+def claim_of(store: SqlTaskStore) -> LeaseClaim:
+    claim = store._claim
+    assert isinstance(claim, LeaseClaim)
+    return claim
+
+
+def wait_readable(descriptor: int) -> None:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    assert poller.poll(support.TIMEOUT * 1000)
+
+
+def nothing(*_args: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize("when", ["renewal", "look"])
+def test_a_request_that_comes_while_the_server_is_asked_is_seen(
+    store: SqlTaskStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its NOTIFY is read with the answer then, and does not end the wait that follows."""
+    monkeypatch.setattr(lease, "RENEW", 0.05)
+    claim, over, seen = claim_of(store), threading.Event(), False
+    send, renewals, looks = claim._ask, 0, 0
+
+    def request(connection: Any) -> None:
+        other.execute(ASK)
+        other.execute("SELECT pg_notify('procsched_requests', '')")
+        wait_readable(connection.fileno())
+
+    def ask(connection: Any, statement: str, *args: Any) -> Any:
+        nonlocal renewals, looks, seen
+        renewals += statement == lease._RENEW
+        looks += statement == lease._REQUESTS
+        if statement == lease._RENEW and renewals == 3 and when == "renewal":
+            request(connection)
+        if statement == lease._FORGET and looks == 1 and when == "look":
+            request(connection)
+        found = send(connection, statement, *args)
+        seen = seen or (statement == lease._REQUESTS and bool(found))
+        if seen or renewals == 10:
+            over.set()
+        return found
+
+    monkeypatch.setattr(claim, "_ask", ask)
+    store.serve(lambda _request, _who: {}, nothing, nothing)
+    assert over.wait(support.TIMEOUT)
+    assert seen
+
+
+def test_an_answer_that_comes_while_it_is_looked_for_is_seen(
+    store: SqlTaskStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its NOTIFY is read with the answer that is not there yet."""
+    database, looks = store._database, 0
+
+    class Looking(psycopg.Connection[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            nonlocal looks
+            found = super().execute(query, *args, **options)
+            if str(query).startswith("SELECT answer"):
+                looks += 1
+                if looks == 1:
+                    other.execute("UPDATE requests SET taken_at = 1, answer = '{\"changed\": true}'")
+                    other.execute("SELECT pg_notify('procsched_answers', '1')")
+                    wait_readable(self.fileno())
+                    super().execute("SELECT 1")
+            return found
+
+    dsn = store._database._parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+    monkeypatch.setattr(database, "session", lambda _options: Looking.connect(dsn, autocommit=True))
+    began = real_seconds()
+    assert lease.ask(database, {"what": "x"}, support.TIMEOUT) == {"changed": True}
+    assert looks == 2
+    assert real_seconds() - began < support.TIMEOUT / 2
