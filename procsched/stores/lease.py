@@ -308,11 +308,12 @@ class LeaseClaim(Losing):
                     fresh = True
                 # A process that was stopped, or got no processor, may be late: what counts is the session, which is
                 # looked at then. Meanwhile nothing is started.
-                late = began >= self._until
-                self._ask(self._connection, _RENEW, (), max(self._until, began + RENEW))
+                was, regained = self._until, self._regained
+                self._ask(self._connection, _RENEW, (), max(was, began + RENEW))
                 self._until = began + LEASE
-                if late and self._regained is not None:
-                    self._regained()
+                # Looked at now: it may have run out while it was renewed, and somebody may have been told so.
+                if real_seconds() >= was and regained is not None:
+                    regained()
                 fresh, self._notified = fresh or self._notified, False
                 if self._obey is not None:
                     self._answer_and_take(fresh)

@@ -118,3 +118,31 @@ def test_an_answer_that_comes_while_it_is_looked_for_is_seen(
     assert lease.ask(database, {"what": "x"}, support.TIMEOUT) == {"changed": True}
     assert looks == 2
     assert real_seconds() - began < support.TIMEOUT / 2
+
+
+def test_a_lease_that_runs_out_while_it_is_renewed_is_regained(
+    store: SqlTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not start meanwhile is told so by that renewal, and not by the next one."""
+    monkeypatch.setattr(lease, "RENEW", 0.3)
+    claim, over, told = claim_of(store), threading.Event(), threading.Event()
+    send, renewals, ahead, in_time = claim._ask, 0, 0.0, False
+    monkeypatch.setattr(lease, "real_seconds", lambda: real_seconds() + ahead)
+
+    def ask(connection: Any, statement: str, *args: Any) -> Any:
+        nonlocal renewals, ahead, in_time
+        renewals += statement == lease._RENEW
+        if renewals == 4:
+            in_time = told.is_set()
+            over.set()
+        found = send(connection, statement, *args)
+        if statement == lease._RENEW and renewals == 3:
+            assert not told.is_set()
+            ahead = claim._until - real_seconds()
+            assert not claim.may_start()
+        return found
+
+    monkeypatch.setattr(claim, "_ask", ask)
+    store.serve(lambda _request, _who: {}, nothing, told.set)
+    assert over.wait(support.TIMEOUT)
+    assert in_time
