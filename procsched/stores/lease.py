@@ -23,6 +23,7 @@ import select
 import threading
 
 from procsched import _forks
+from procsched._core.failures import describe
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError, StoreInUseError
@@ -465,6 +466,14 @@ class LeaseClaim(Losing):
                 answer = obey(json.loads(arguments), asked_by)
         except (ValueError, RecursionError) as error:
             answer = {"error": f"the request cannot be read: {error}"}
+        except (
+            BaseException
+        ) as error:  # a SystemExit, say, of what the user has there: who asked waits all the same
+            say(logging.ERROR, "a request of %s was broken off", asked_by, error=error)
+            answer = {
+                "error": f"the scheduler broke the request off: {describe(error)}; "
+                "look at the task whether it has obeyed all the same"
+            }
         with self._saying:
             self._answers.append((number, answer))
             self._obeying -= 1

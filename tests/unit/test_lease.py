@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -146,3 +147,21 @@ def test_a_lease_that_runs_out_while_it_is_renewed_is_regained(
     store.serve(lambda _request, _who: {}, nothing, told.set)
     assert over.wait(support.TIMEOUT)
     assert in_time
+
+
+def test_a_request_that_leaves_is_answered(
+    store: SqlTaskStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And makes room for the next one."""
+    monkeypatch.setattr(lease, "MOST_REQUESTS", 1)
+
+    def obey(_request: Any, _who: str) -> dict[str, Any]:
+        sys.exit("off and away")
+
+    store.serve(obey, nothing, nothing)
+    for _ in range(2):
+        answer = lease.ask(store._database, {"what": "x"}, support.TIMEOUT)
+        assert answer is not None
+        assert "off and away; look at the task" in answer["error"]
+    assert claim_of(store)._obeying == 0
+    assert "was broken off" in caplog.text
