@@ -99,7 +99,6 @@ class LeaseClaim(Losing):
         self._obeying = 0  # threads; guarded by _saying
         self._notified = False  # a NOTIFY was read since it was last looked for requests; the keeper's
         self._stopped = False  # `take` is to wait no more
-        self._waits: Any = None  # the connection that it waits on
         self._closing = False
         _forks.note(self)
 
@@ -118,6 +117,14 @@ class LeaseClaim(Losing):
         """See `Claim`."""
         if self._connection is not None:
             return
+        try:
+            self._take(standby)
+        except BaseException:
+            if self._thread is None:
+                self._drop_waker()
+            raise
+
+    def _take(self, standby: bool) -> None:
         while True:
             try:
                 connection = self._database.session(SESSION)
@@ -125,7 +132,6 @@ class LeaseClaim(Losing):
                     self._lock(connection, standby)
                     self._wait_out(connection)
                 except BaseException:
-                    self._waits = None
                     connection.close()
                     raise
                 self._connection = connection
@@ -155,10 +161,31 @@ class LeaseClaim(Losing):
                 raise self._in_use(self._holder(connection)) from None
             connection.execute("SET lock_timeout = 0")
             return
-        self._waits = connection
-        self._refuse_stopped()
-        connection.execute(_WAIT)
-        self._waits = None
+        self._wait_in_line(connection)
+
+    def _wait_in_line(self, connection: Any) -> None:
+        """Wait until the lock is ours.
+
+        The waker is waited for as well, as a cancel that is sent before the server has begun to wait hits nothing.
+        """
+        waker = self._own_waker()
+        low = connection.pgconn
+        low.send_query_params(_WAIT.encode(), [])
+        poller = select.poll()
+        poller.register(waker.reader, select.POLLIN)
+        while (unsent := low.flush()) or low.is_busy():
+            try:
+                self._refuse_stopped()
+            except SchedulerStateError:
+                # Without it the session would stay in line, and hear that we are gone when it has the lock.
+                with contextlib.suppress(Exception):
+                    connection.cancel()
+                raise
+            poller.register(connection.fileno(), select.POLLIN | (select.POLLOUT if unsent else 0))
+            poller.poll()
+            waker.drain()
+            low.consume_input()
+        self._results(connection)
 
     def _holder(self, connection: Any) -> dict[str, Any]:
         if not connection.execute(_EXISTS).fetchone()[0]:
@@ -185,10 +212,8 @@ class LeaseClaim(Losing):
 
     def _sleep(self, connection: Any, seconds: float) -> None:
         """Wait in `take`; what comes from the server is read, for that may be its end."""
-        with self._saying:
-            if self._waker is None:
-                self._waker = Waker()
-            waker = self._waker
+        waker = self._own_waker()
+        self._refuse_stopped()  # who stopped us before there was a waker has woken nobody
         poller = select.poll()
         poller.register(waker.reader, select.POLLIN)
         if connection is not None:
@@ -198,6 +223,19 @@ class LeaseClaim(Losing):
         if connection is not None and any(each == connection.fileno() for each, _ in events):
             connection.execute("SELECT 1")
 
+    def _own_waker(self) -> Waker:
+        """Return what `stop_waiting` wakes from now on. Look after that whether it was called before."""
+        with self._saying:
+            if self._waker is None:
+                self._waker = Waker()
+            return self._waker
+
+    def _drop_waker(self) -> None:
+        with self._saying:
+            waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.close()
+
     def _refuse_stopped(self) -> None:
         if self._stopped:
             raise SchedulerStateError("this scheduler was shut down while it stood by for its store")
@@ -206,12 +244,8 @@ class LeaseClaim(Losing):
         """See `Claim`."""
         self._stopped = True
         with self._saying:
-            waker, connection = self._waker, self._waits
-        if waker is not None:
-            waker.wake()
-        if connection is not None:
-            with contextlib.suppress(Exception):  # it has ended by itself
-                connection.cancel()
+            if self._waker is not None:
+                self._waker.wake()
 
     # --- keeping it ------------------------------------------------------------------------------------
 
@@ -251,10 +285,7 @@ class LeaseClaim(Losing):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, self._until - real_seconds()) + RENEW)
         if thread is None or not thread.is_alive():
-            with self._saying:
-                waker, self._waker = self._waker, None
-            if waker is not None:
-                waker.close()
+            self._drop_waker()
         connection, self._connection = self._connection, None
         if connection is not None:
             if thread is not None and not self._is_lost:
@@ -403,8 +434,6 @@ class LeaseClaim(Losing):
         Raises:
             Exception: psycopg's, or a TimeoutError.
         """
-        import psycopg
-
         low: Any = connection.pgconn
         low.send_query_params(statement.encode(), [str(value).encode() for value in values])
         poller = select.poll()
@@ -416,6 +445,13 @@ class LeaseClaim(Losing):
             poller.modify(connection.fileno(), select.POLLIN | (select.POLLOUT if unsent else 0))
             poller.poll(left * 1000)
             low.consume_input()
+        return self._results(connection)
+
+    def _results(self, connection: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement that the server is done with."""
+        import psycopg
+
+        low: Any = connection.pgconn
         rows: list[tuple[Any, ...]] = []
         failure = None
         while (result := low.get_result()) is not None:

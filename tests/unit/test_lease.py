@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from procsched.clock import real_seconds
-from procsched.stores import lease
+from procsched.errors import SchedulerStateError
+from procsched.stores import holder, lease
 from procsched.stores.lease import LeaseClaim
 from procsched.stores.sql import SqlTaskStore
 from tests import postgres as pg
@@ -165,3 +166,45 @@ def test_a_request_that_leaves_is_answered(
         assert "off and away; look at the task" in answer["error"]
     assert claim_of(store)._obeying == 0
     assert "was broken off" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["in line", "lease"])
+def test_a_standby_cannot_miss_that_it_is_stopped(
+    store: SqlTaskStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Not when that is between its last look and its wait; and its session does not stay in line."""
+    claim = LeaseClaim(store._database)
+    raised: list[BaseException] = []
+    if where == "in line":
+        refuse = claim._refuse_stopped
+
+        def refuse_and_stop() -> None:
+            refuse()
+            claim.stop_waiting()
+
+        monkeypatch.setattr(claim, "_refuse_stopped", refuse_and_stop)
+    else:
+        monkeypatch.setattr(lease, "MARGIN", 1e6)
+        claim_of(store).release()
+        other.execute(f"INSERT INTO meta (key, value) VALUES ('lease until', ({lease._NOW} + 1000)::text)")
+        monkeypatch.setattr(holder, "is_gone", lambda _found: claim.stop_waiting())
+
+    def take() -> None:
+        try:
+            claim.take(True)
+        except SchedulerStateError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    thread.join(support.TIMEOUT)
+    try:
+        assert not thread.is_alive()
+        assert "stood by" in str(raised[0])
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        support.eventually(lambda: other.execute(waiting).fetchone() == (0,), what="it is in line no more")
+    finally:
+        store.close()
+        claim.stop_waiting()
+        thread.join(support.TIMEOUT)
+        claim.release()
