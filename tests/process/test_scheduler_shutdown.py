@@ -170,6 +170,7 @@ def test_runs_are_killed_side_by_side(tmp_path: Path) -> None:
             assert_reaped(pid)
 
 
+@pytest.mark.slow
 def test_a_hanging_schedule_does_not_hold_a_killed_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is over is not waited for until its schedule, which never answers, has said what follows."""
     monkeypatch.setattr(closing, "UNKILLABLE", HANG)

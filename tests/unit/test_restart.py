@@ -578,6 +578,7 @@ def test_all_that_is_ready_runs_when_the_clock_moves(path: str) -> None:
         assert {task.status for task in tasks} == {S.SUCCEEDED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_a_shutdown_while_the_store_is_opened(path: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is opened, or served, behind the shutdown is let go of again: the next scheduler gets the store."""
