@@ -289,7 +289,7 @@ class Dispatcher:
 
     def _carry_out_kill(self, worker: Worker, call: Call) -> None:
         if worker.settle() is call and call.verdict is not None:
-            worker.stop(call.verdict, REASON_KILL)
+            worker.stop(call, call.verdict, REASON_KILL)
 
     def give_back(self, call: Call) -> bool:
         """Take back a call whose worker died before it began it. Return False for one to which that happens often.

@@ -133,7 +133,7 @@ class Worker(Hearer):
             return
         if now >= self.hard_at:
             assert call.timeout is not None
-            self.stop(verdicts.timed_out(call.timeout), REASON_DEADLINE)
+            self.stop(call, verdicts.timed_out(call.timeout), REASON_DEADLINE)
             return
         if now >= self.soft_at:
             self.soft_at = math.inf
@@ -177,7 +177,7 @@ class Worker(Hearer):
             return
         if awake >= self.fake_hard:
             assert call.timeout is not None
-            self.stop(verdicts.timed_out(call.timeout), REASON_DEADLINE)
+            self.stop(call, verdicts.timed_out(call.timeout), REASON_DEADLINE)
         elif awake >= self.fake_soft:
             self.fake_soft = math.inf
             self.ask_soft()
@@ -189,11 +189,11 @@ class Worker(Hearer):
         self.page[ASK_NUMBER] = self.call.number
         self.signal(SOFT_SIGNAL)
 
-    def stop(self, verdict: tuple[Outcome, str], reason: int) -> None:
-        """End the run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
+    def stop(self, call: Call, verdict: tuple[Outcome, str], reason: int) -> None:
+        """End a run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
         with self.pool.lock:
-            call = self.call
-            if call is None or self.state is not WorkerState.BUSY:
+            # Who spins may have booked its answer since `settle`, and the worker be busy with the next.
+            if self.call is not call or self.state is not WorkerState.BUSY:
                 return
             if call.verdict is None:
                 call.verdict = verdict

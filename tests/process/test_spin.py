@@ -10,6 +10,7 @@ import pytest
 
 from procsched import Outcome, ProcessExecutor, TaskTimeoutError, ValidationError, WorkerCrashedError
 from procsched.child.protocol import ANSWERED
+from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import Bench, only_record, open_gate
 
@@ -95,6 +96,40 @@ def test_a_cancelled_call_is_not_taken(bench: Bench) -> None:
         worker.spin(future._item, support.TIMEOUT)
         assert future.cancelled()
     only_record(future, Outcome.KILLED)
+
+
+def test_the_end_of_a_call_does_not_hit_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is booked between the I/O thread's look at what runs and the signal: the next one is let run."""
+    with Bench(tmp_path, 1) as bench:
+        first, second = bench.gate(), bench.gate()
+        told = bench.path()
+        killed = bench.submit(faults.wait_at_gate, first, told)
+        support.wait_for_file(told)
+        item, worker = killed._item, killed._item.worker
+        settle, settled, go_on = Worker.settle, threading.Event(), threading.Event()
+
+        def preempted(self: Worker) -> object:
+            call = settle(self)
+            if call is item:
+                settled.set()
+                go_on.wait(support.TIMEOUT)
+            return call
+
+        monkeypatch.setattr(Worker, "settle", preempted)
+        try:
+            assert bench.core.pool.kill(item, "enough of it")
+            assert settled.wait(support.TIMEOUT)
+            behind = bench.submit(faults.wait_at_gate, second)
+            open_gate(first)
+            worker.spin(item, support.TIMEOUT)
+            assert worker.call is behind._item
+        finally:
+            go_on.set()
+        with bench.deaf():  # it has done what it was about to
+            pass
+        open_gate(second)
+        assert behind.result(support.TIMEOUT) == "through"
+        only_record(killed, Outcome.KILLED)
 
 
 @pytest.mark.parametrize("spin", [-1.0, float("nan"), 0.5, "1", True])
