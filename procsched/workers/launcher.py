@@ -13,6 +13,7 @@ from collections import deque
 
 from procsched import _system
 from procsched.workers.loop import READ, WRITE
+from procsched.workers.verdict import exit_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -355,13 +356,13 @@ def is_message(message: Any, fds: int) -> bool:
 
 def _words(status: int) -> str:
     """Say how the helper ended, from the guard's wait status: the guard exits as the helper did."""
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return f"its guard: {signal.Signals(-code).name}"
+    words, code, _signal = exit_words(status)
+    if code is None:
+        return f"its guard: {words}"
     try:
         return signal.Signals(code - 128).name
     except ValueError:
-        return f"exit code {code}"
+        return words
 
 
 def _duplicates(fds: Sequence[int]) -> tuple[int, ...]:

@@ -77,6 +77,17 @@ def test_a_stopped_helper_whose_guard_dies_ends_what_is_below_it(tmp_path: Path)
         assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
 
 
+def test_a_guard_may_be_killed_by_a_signal_without_a_name(tmp_path: Path) -> None:
+    """The end of the helper is told of all the same, and another one is started."""
+    with Bench(tmp_path, 1) as bench:
+        told = bench.path("told")
+        future = bench.submit(faults.sleep, told)
+        support.wait_for_file(told)
+        os.kill(guard_pid(), 40)
+        assert "(its guard: SIG40)" in (only_record(future, Outcome.LOST).error or "")
+        assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
+
+
 def test_a_helper_without_its_guard_is_not_killed_in_the_midst_of_its_work() -> None:
     """A helper that does not answer is killed only once it had time to end what is below it, if its guard is dead."""
     asked: list[Callable[[], object]] = []
