@@ -221,7 +221,7 @@ class Launcher:
                 self._signal_guard(signal.SIGCONT)  # it may be stopped, and is to see that the helper is gone
                 if self._guard_fd is None and not self._guard_reaped:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
-                    self._reap_guard(os.waitpid(self.guard_pid, 0)[1])
+                    self._reap_guard(self._wait_guard(0))
                 return
             self.loop.run(functools.partial(self._hear, message, fds))
 
@@ -283,15 +283,19 @@ class Launcher:
         self._drop_unsent()
 
     def _on_guard_dead(self, _events: int) -> None:
-        try:
-            _pid, status = os.waitpid(self.guard_pid, os.WNOHANG)
-        except ChildProcessError:
-            status = 0  # the host program reaps every child of the process, or ignores SIGCHLD
+        status = self._wait_guard(os.WNOHANG)
         assert self._guard_fd is not None
         self.loop.forget(self._guard_fd)
         os.close(self._guard_fd)
         self._guard_fd = None
         self._reap_guard(status)
+
+    def _wait_guard(self, options: int) -> int:
+        """Return the wait status of the guard, 0 where that is not to be had any more."""
+        try:
+            return os.waitpid(self.guard_pid, options)[1]
+        except ChildProcessError:
+            return 0  # the host program reaps every child of the process, or ignores SIGCHLD
 
     def _reap_guard(self, status: int) -> None:
         self._guard_reaped = True

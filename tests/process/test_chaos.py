@@ -88,6 +88,24 @@ def test_a_guard_may_be_killed_by_a_signal_without_a_name(tmp_path: Path) -> Non
         assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
 
 
+def test_without_pid_descriptors_others_may_reap_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host program that ignores SIGCHLD, so that no wait status is left, hears of the end of the helper."""
+    monkeypatch.setenv("PROCSCHED_WITHOUT", "pidfd")
+    with Bench(tmp_path, 1) as bench:
+        told = bench.path("told")
+        future = bench.submit(faults.sleep, told)
+        support.wait_for_file(told)
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            os.kill(helper_pid(), signal.SIGKILL)
+            only_record(future, Outcome.LOST)
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+        assert bench.submit(faults.add, 1, 2).result(support.TIMEOUT) == 3
+
+
 def test_a_helper_without_its_guard_is_not_killed_in_the_midst_of_its_work() -> None:
     """A helper that does not answer is killed only once it had time to end what is below it, if its guard is dead."""
     asked: list[Callable[[], object]] = []
