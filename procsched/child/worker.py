@@ -57,6 +57,7 @@ HIGH_FD = 500  # from which number on our descriptors are, where the limit allow
 BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 ASK_EVERY = 0.01  # seconds until they are all the same, between runs
+_TRACEBACK: Any = vars(BaseException)["__traceback__"]
 _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
 
 
@@ -374,8 +375,10 @@ class Worker:
             if data.fd >= 0 and self.send_parcel(frame.number, data.fd):
                 return wire.DONE, wire.APART, b""
             return wire.DONE, wire.WHOLE, data.in_band()
-        if failure.__traceback__ is not None:
-            failure.__traceback__ = failure.__traceback__.tb_next  # without this frame
+        # Not as attributes: a user's class, a frozen dataclass say, may refuse to have them set, or read.
+        trace = _TRACEBACK.__get__(failure)
+        if trace is not None:
+            _TRACEBACK.__set__(failure, trace.tb_next)  # without this frame
         flags = 0
         if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
             flags |= wire.SOFT

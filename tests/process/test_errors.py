@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import pickle
@@ -215,6 +216,28 @@ def test_notes_that_are_no_texts_harm_nothing(bench: Bench) -> None:
     error = failure_of(bench, failing.with_odd_notes)
     assert isinstance(error, (ValueError, RemoteError))
     assert "a text" in error.__notes__
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Refuses every attribute, and so those that are set when an exception is raised anew."""
+
+    code: int
+
+
+def raise_frozen() -> None:
+    raise Frozen(7)
+
+
+def test_an_exception_that_refuses_attributes_is_told_of(bench: Bench) -> None:
+    """It is the error of its run, and its worker goes on."""
+    pid = bench.submit(os.getpid).result(support.TIMEOUT)
+    future = bench.submit(raise_frozen)
+    record = only_record(future, Outcome.FAILED)
+    assert "Frozen: 7" in (record.error or "")
+    assert "in raise_frozen" in (record.traceback or "")
+    assert "Frozen: 7" in shown(future.exception(support.TIMEOUT) or Exception())
+    assert bench.submit(os.getpid).result(support.TIMEOUT) == pid
 
 
 def test_a_coroutine_shows_its_own_frames(bench: Bench) -> None:
