@@ -12,6 +12,7 @@ this is on the pool's I/O thread.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -196,7 +197,7 @@ class Examiner(Alarm):
         if number and self._fleet.launcher is not None:
             self._fleet.launcher.kill(number)
         for request in waiting:
-            self._examine_here(request)
+            loop.run(functools.partial(self._examine_here, request))  # one that raises drops no other
 
     # -- talking with it -----------------------------------------------------------------------------------
 
@@ -259,6 +260,8 @@ class Examiner(Alarm):
             return
         request = self.waiting.popleft()
         self.alarm = math.inf
-        if self.waiting:
-            self._expect_answer()
-        request.done(found)
+        try:
+            if self.waiting:
+                self._expect_answer()
+        finally:
+            request.done(found)

@@ -49,6 +49,10 @@ class FakeLoop:
 
     def hurry(self, _at: float) -> None: ...
 
+    def run(self, function: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            function()
+
 
 class Bench:
     """A fleet with an examiner, in the place of whose process there is the test."""
@@ -248,6 +252,37 @@ def test_no_ending_depends_on_the_process(bench: Bench, fail: Any) -> None:
     bench.ask(LARGE, b"third")  # for a while none is started
     assert len(bench.found) == 3
     assert len(bench.spawned) == 1
+
+
+def test_one_that_cannot_be_done_here_drops_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the process has failed, an error of ours over one request is no reason to forget those behind it."""
+
+    def fail(body: bytes, output: bytes, *rest: int) -> Findings:
+        if output == b"first":
+            raise RuntimeError("injected")
+        return examine(body, output, *rest)
+
+    monkeypatch.setattr(examining, "examine", fail)
+    bench.ask(LARGE, b"first")
+    bench.ask(LARGE, b"second")
+    _hang_up(bench)
+    assert [found.output for found in bench.found] == ["second"]
+
+
+def test_an_answer_is_told_whatever_becomes_of_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of a request any more that was answered; waiting for the next answer may fail."""
+
+    def fail(_at: float) -> None:
+        raise RuntimeError("injected")
+
+    bench.ask(LARGE, b"first")
+    bench.ask(LARGE, b"second")
+    monkeypatch.setattr(bench.loop, "hurry", fail)
+    with pytest.raises(RuntimeError):
+        bench.play()
+    assert [found.output for found in bench.found] == ["first"]
 
 
 def test_it_ends_with_the_helper_and_nobody_is_told(bench: Bench) -> None:
