@@ -64,14 +64,15 @@ class Booker(Dispatcher):
             WireError: one of the answers is none. Those before it count.
         """
         ended: list[tuple[Call, Ending]] = []
-        with self.lock:
-            over, worn, problem = self._book_locked(worker, frames, ended)
-        if over:
-            worker.kill()  # it is not used again, and there is nothing left to ask it
-        elif worn:
-            self.fleet.ensure()
-        for call, ending in ended:
-            self.end(call, ending)
+        try:
+            with self.lock:
+                over, worn, problem = self._book_locked(worker, frames, ended)
+            if over:
+                worker.kill()  # it is not used again, and there is nothing left to ask it
+            elif worn:
+                self.fleet.ensure()
+        finally:
+            self._end_all(ended)  # whatever is raised: no worker has them any more
         if isinstance(problem, wire.WireError):
             raise problem
         if problem is not None:

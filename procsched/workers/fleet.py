@@ -11,6 +11,7 @@ pool's lock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import pickle
@@ -295,7 +296,6 @@ class Fleet(Alarm):
             return
         self._hear_last(worker)
         was = worker.state
-        ending = worker.held
         self._note_module(worker.call)
         self._note_death(worker, status)
         # In one step: whoever ends all calls finds this one either with its worker or among those returned.
@@ -305,12 +305,12 @@ class Fleet(Alarm):
             if running is not None and verdicts.was_backstop(status, at, worker.hard_at, running.timeout):
                 by_itself = "killed_workers"  # by its own timer, which is ours
             call = self._detach(worker, stuck=len(stuck), by_itself=by_itself)
-            if call is not None and ending is None and self._was_spared(worker, call):
+            if call is not None and worker.held is None and self._was_spared(worker, call):
                 call = None
             elif call is not None and call.verdict is None and worker.broken:
                 call.verdict = (Outcome.CRASHED, worker.broken)
         if call is not None:
-            ending = worker.ending_of(call, status, at, cpu, rss)
+            self.tell(worker, call, self._ending_of(worker, call, status, at, cpu, rss), stuck)
         failure = None
         killed = False
         if not worker.ready and worker.imports:
@@ -321,8 +321,6 @@ class Fleet(Alarm):
             text, traceback = worker.start_error or (f"the worker could not start: it died ({how})", None)
             killed = worker.start_error is None and how == "SIGKILL"
             failure = text, traceback or worker.output.take()[1]
-        if call is not None and ending is not None:
-            self.tell(worker, call, ending, stuck)
         self._remove(worker)
         if self._closing:
             self._check_empty()
@@ -332,6 +330,15 @@ class Fleet(Alarm):
             self.pool.pump()
             # Later, for it takes a while, and who has waited for this ending is to run first.
             self.loop.call_soon(self.ensure)
+
+    def _ending_of(self, worker: Worker, call: Call, status: int, at: float, cpu: float, rss: int) -> Ending:
+        """Return how a call has ended that no worker has any more; less of it where an error of ours is in the way."""
+        try:
+            return worker.ending_of(call, status, at, cpu, rss)
+        except Exception as error:
+            self.loop.note(error)
+            words = f"worker died: {verdicts.exit_words(status)[0]}"
+            return Ending(*(call.verdict or (Outcome.CRASHED, words)), pid=worker.pid)
 
     def _note_death(self, worker: Worker, status: int) -> None:
         """Slow down where worker after worker dies before it has run anything; what killed one may kill them all."""
@@ -456,25 +463,20 @@ class Fleet(Alarm):
     def on_helper_lost(self, reason: str, failure: tuple[str, str | None] | None) -> None:
         """The helper has ended, and its workers with it."""
         self.launcher = None
-        ended = []
+        ended: list[tuple[Worker, Call, Ending]] = []
         served = any(worker.runs or worker.call is not None for worker in self.workers.values())
+        # Each step by itself: whatever an error of ours keeps from being done, every call is told of its end.
+        run = self.loop.run
         for worker in list(self.workers.values()):
-            self._hear_last(worker)
-            with self.pool.lock:  # as in `on_gone`
-                call = self._detach(worker, by_itself="lost_workers")
-                if call is not None and worker.held is None and self._was_spared(worker, call):
-                    call = None
-            if call is not None:
-                outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
-                ended.append((worker, call, worker.held or Ending(outcome, error, pid=worker.pid)))
-            self._mourn(worker)
-            self._remove(worker)
+            run(functools.partial(self._hear_last, worker))
+            run(functools.partial(self._lose, worker, reason, ended))
         if not self._closing:
             self.pool.count("helper_restarts")
             if failure is None:
-                self.pool.problem(self.backoff.helper_lost(time.monotonic(), reason, served=served))
+                text = self.backoff.helper_lost(time.monotonic(), reason, served=served)
+                run(functools.partial(self.pool.problem, text))
         for worker, call, ending in ended:
-            self.tell(worker, call, ending)
+            run(functools.partial(self.tell, worker, call, ending))
         if self._closing:
             self._finish()
         elif failure is not None:
@@ -483,6 +485,18 @@ class Fleet(Alarm):
             self._start_failed(failure[0] + hint, failure[1])
         else:
             self.ensure(wanted=True)
+
+    def _lose(self, worker: Worker, reason: str, ended: list[tuple[Worker, Call, Ending]]) -> None:
+        """Remove a worker that has ended with its helper; the call that it was in goes into `ended`."""
+        with self.pool.lock:  # as in `on_gone`
+            call = self._detach(worker, by_itself="lost_workers")
+            if call is not None and worker.held is None and self._was_spared(worker, call):
+                call = None
+        if call is not None:
+            outcome, error = call.verdict or (Outcome.LOST, f"{reason} while the run was going on")
+            ended.append((worker, call, worker.held or Ending(outcome, error, pid=worker.pid)))
+        self._mourn(worker)
+        self._remove(worker)
 
     def _mourn(self, worker: Worker) -> None:
         """Wait for the end of a worker that the helper cannot reap: it may be left to this process to do so."""

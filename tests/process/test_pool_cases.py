@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from procsched import Outcome, TaskTimeoutError, WorkerCrashedError
+from procsched.workers.fleet import Fleet
 from tests import faults, support
 from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
@@ -283,6 +284,7 @@ STEPS = [
     ("procsched.workers.process.Worker", "on_socket"),
     ("procsched.workers.process.Worker", "on_alarm"),
     ("procsched.workers.process.Worker", "kill"),
+    ("procsched.workers.process.Worker", "ending_of"),
     ("procsched.workers.launcher.Launcher", "_handle"),
 ]
 
@@ -327,6 +329,56 @@ def inject(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, step: str,
         future.wait_record(support.TIMEOUT)
     assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
     assert failures
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Have a method of `Fleet` raise, once; return a list that tells whether it has."""
+    original = getattr(Fleet, name)
+    failures: list[str] = []
+
+    def once(*args: object, **kwargs: object) -> object:
+        if not failures:
+            failures.append(name)
+            raise RuntimeError("injected")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Fleet, name, once)
+    return failures
+
+
+def test_an_error_behind_an_answer_keeps_no_call_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is booked, and no worker has the call any more, when the next worker cannot be started."""
+    with Bench(tmp_path, 1, max_tasks_per_child=2) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        bench.ready_pids(2)
+        gate = bench.gate()
+        future = bench.submit(faults.wait_at_gate, gate, told := bench.path())
+        support.wait_for_file(told)
+        with bench.deaf():  # what the start of the call has asked for is done
+            pass
+        failures = fail_once(monkeypatch, "ensure")
+        open_gate(gate)
+        assert future.result(support.TIMEOUT) == "through"
+        assert failures
+
+
+def test_an_error_at_the_end_of_the_helper_keeps_no_call_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several workers that end with it one cannot be put away: their calls are all told."""
+    with Bench(tmp_path, 2) as bench:
+        paths = [bench.path(), bench.path()]
+        futures = [bench.submit(faults.sleep, path) for path in paths]
+        for path in paths:
+            support.wait_for_file(path)
+        failures = fail_once(monkeypatch, "_mourn")
+        os.kill(helper_pid(), signal.SIGKILL)
+        for future in futures:
+            only_record(future, Outcome.LOST)
+        assert failures
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
 
 
 @pytest.mark.slow
