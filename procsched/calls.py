@@ -406,6 +406,10 @@ class Core(Queueing):
             self._shutdown_soon(cancel=cancel, kill=kill)
             raise
         if wait and threading.current_thread() not in (self.callbacks.thread, self.io_thread()):
+            if (
+                self.started
+            ):  # this may be a handler that has interrupted who was to tell of what is withdrawn
+                self.pool.loop.call_soon(self.tell_cancelled)
             # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
             self.drained.wait(KILL_WAIT if kill else None)
             self.pool.shutdown(10.0)
