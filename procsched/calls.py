@@ -405,6 +405,10 @@ class Core(Queueing):
         except BaseException:
             self._shutdown_soon(cancel=cancel, kill=kill)
             raise
+        if owner_check(
+            self.pool.reading
+        )():  # a handler has interrupted a booking, for which the I/O thread waits
+            return
         if wait and threading.current_thread() not in (self.callbacks.thread, self.io_thread()):
             if (
                 self.started

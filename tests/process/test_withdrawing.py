@@ -69,3 +69,18 @@ def test_a_handler_shuts_down_before_it_is_told_who_was_withdrawn(
     assert seen == waiting
     assert all(future.cancelled() for future in waiting)
     assert held.result(support.TIMEOUT) == "through"
+
+
+def test_a_handler_shuts_down_in_the_midst_of_a_booking(bench: Bench) -> None:
+    """The I/O thread, which would have to end the calls, waits for who books: the handler must not wait for it."""
+    bench.submit(faults.identity, 0).result(support.TIMEOUT)
+    future = bench.submit(faults.wait_at_gate, gate := bench.gate())
+
+    def act() -> None:
+        with bench.core.pool.reading:
+            open_gate(gate)
+            bench.executor.shutdown()
+
+    assert ends(bench, act)
+    bench.executor.shutdown()
+    assert future.result(0) == "through"
