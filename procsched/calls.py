@@ -259,7 +259,7 @@ class Core(Queueing):
 
     def _again_locked(self, item: Item, ending: Ending) -> float | None:
         """Return the seconds until the next attempt, which is prepared here; None when there is to be none."""
-        if item.cancelled or self.killing:
+        if item.cancelled or item.last or self.killing:
             return None
         retry = item.options.retry
         wait = decide_retry(retry, ending.outcome, item.attempt, draw() if retry.jitter else 0.5)
@@ -307,8 +307,11 @@ class Core(Queueing):
     def _cancel_locked(self, item: Item) -> bool:
         """Withdraw the call and return True, or have it ended where it runs."""
         # One that was sent ahead and has not begun is given back by this, and then withdrawn.
-        if item.state is HANDED and self.pool.kill_locked(item, "killed: cancelled"):
-            item.cancelled = True
+        if item.state is HANDED:
+            if self.pool.kill_locked(item, "killed: cancelled"):
+                item.cancelled = True
+            else:
+                item.last = item.state is HANDED  # how this attempt ends is decided, and stays so
         withdrawn = item.state is WAITING
         if withdrawn:
             self._withdraw_locked(item, "cancelled")

@@ -143,7 +143,8 @@ class ProcessFuture(Future["R"]):
 
         Returns:
             True when the call is cancelled, now or before: the future is then cancelled and notified. A running
-            call's worker dies behind it; `record` (KILLED) appears when it is dead. False when the call had ended.
+            call's worker dies behind it; `record` (KILLED) appears when it is dead. False when the call had ended, or
+            its end is decided, by a timeout say: then there is no further attempt.
         Thread safety: call from anywhere; never blocks.
         """
         return bool(self._owner.cancel(self))

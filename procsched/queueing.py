@@ -37,9 +37,13 @@ _COUNTERS = (
 
 
 class Item(Call):
-    """One submitted call, through all its attempts. State, `cancelled` and `queued` are guarded by the core's lock."""
+    """One submitted call, through all its attempts. What may change is guarded by the core's lock, but for `began`.
 
-    __slots__ = ("began", "cancelled", "core", "future", "options", "queued", "state")
+    Attributes:
+        last: no further attempt is made: it was cancelled when the end of this one was decided already.
+    """
+
+    __slots__ = ("began", "cancelled", "core", "future", "last", "options", "queued", "state")
 
     def __init__(
         self, core: Queueing, future: ProcessFuture[Any], payload: bytes, options: Options, pace: Pace | None
@@ -62,7 +66,7 @@ class Item(Call):
         self.future = future
         self.options = options
         self.state = WAITING
-        self.cancelled = False
+        self.cancelled = self.last = False
         self.queued = False
         self.began = 0.0
 

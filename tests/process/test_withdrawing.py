@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from procsched import Outcome, RetryPolicy, TaskTimeoutError
 from procsched.future import ProcessFuture
+from procsched.workers.sending import WorkerState
 from tests import faults, support
-from tests.pools import Bench, open_gate
+from tests.pools import Bench, only_record, open_gate, told_pids
 
 
 @pytest.fixture
@@ -84,3 +88,20 @@ def test_a_handler_shuts_down_in_the_midst_of_a_booking(bench: Bench) -> None:
     assert ends(bench, act)
     bench.executor.shutdown()
     assert future.result(0) == "through"
+
+
+@pytest.mark.slow
+def test_a_cancel_in_the_grace_of_an_attempt_is_the_end_of_the_call(bench: Bench) -> None:
+    """The attempt has timed out, whatever comes now, but there is no other."""
+    told = bench.path()
+    retry = RetryPolicy(3, initial_backoff=0.0)
+    future = bench.submit(faults.ignore_signals, told, timeout=0.3, grace=20.0, retry=retry)
+    (pid,) = told_pids(told)
+    item = future._item
+    support.eventually(lambda: item.worker.state is not WorkerState.BUSY, what="it is asked to end")
+    assert not future.cancel()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(TaskTimeoutError):
+        future.result(support.TIMEOUT)
+    assert only_record(future, Outcome.TIMED_OUT).attempt == 1
+    bench.assert_usable()
