@@ -241,6 +241,7 @@ class Tally:
             if over or future not in self._counts:
                 self._count(future)  # should its place in the queue be taken a moment later
                 return
+            future._owner.refuse_wait()  # as `result` does, where nobody would ever end it
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
                 self._count(self._ended.get(timeout=left))

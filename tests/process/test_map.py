@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -422,3 +423,23 @@ def test_everything_is_gone_after_a_map(tmp_path: Path) -> None:
         pids = {pid for pid, _value in executor.map(faults.pid_and, range(10))}
     for pid in pids:
         assert_reaped(pid)
+
+
+def test_in_a_fork_progress_is_not_waited_for(bench: Bench) -> None:
+    """Nobody ends the calls there: it is an error that says so, as without progress."""
+    gate = bench.gate()
+    results = bench.executor.map(faults.wait_at_gate, [gate], progress=lambda _done, _total: None)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(support.TIMEOUT))
+        code = 1
+        try:
+            next(results)
+        except SchedulerStateError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    open_gate(gate)
+    assert list(results) == ["through"]
