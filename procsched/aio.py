@@ -32,9 +32,11 @@ async def run(
     future = core.submit(fn, args, kwargs, options)
 
     def ended(done: ProcessFuture[Any]) -> None:
-        with contextlib.suppress(CancelledError):
-            done.exception()  # loads the result here, and not in the thread of the event loop
-        wake()
+        try:
+            with contextlib.suppress(CancelledError):
+                done.exception()  # loads the result here, and not in the thread of the event loop
+        finally:  # what code of the user's raises in that, SystemExit say, is raised there again
+            wake()
 
     future.add_done_callback(ended)  # type: ignore[arg-type]  # the library's says Future
     try:

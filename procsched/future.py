@@ -10,7 +10,7 @@ from procsched._core.checks import finite_seconds
 from procsched._core.models import Outcome
 from procsched._interrupts import Latch
 from procsched.errors import RemoteError
-from procsched.outcomes import open_ending
+from procsched.outcomes import open_ending, unfit
 from procsched.workers.base import record_of
 
 TYPE_CHECKING = False
@@ -255,6 +255,8 @@ class ProcessFuture(Future["R"]):
                 opened = open_ending(ending, self._timeout)
             except RemoteError as error:
                 opened = None, error  # `exception` returns it, as that of the call: asyncio relies on that
+            except Exception as error:  # of the user's class, while its exception was put together
+                opened = None, unfit(ending, error)
             loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
             if ending.outcome is Outcome.SUCCEEDED and loaded[1] is None:

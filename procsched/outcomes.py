@@ -6,6 +6,7 @@ traceback behind. Here the parts become one exception again that reads as if it 
 
 from __future__ import annotations
 
+import functools
 import pickle
 from types import CodeType, FrameType, FunctionType, TracebackType
 
@@ -141,6 +142,12 @@ def _exception_of(ending: Ending) -> BaseException:
     return _stand_in(text, ending.obstacle, ending.traceback or "")
 
 
+def unfit(ending: Ending, error: Exception) -> RemoteError:
+    """Return what stands in for an exception whose own class raised `error` while it was put together."""
+    text = ending.error or "the action raised an exception that could not be put together"
+    return _stand_in(text, f"it cannot be loaded here: {failures.describe(error)}", ending.traceback or "")
+
+
 def _put_together(parts: list[failures.Part], left_out: int, traceback: str) -> BaseException:
     """Return the first of the exceptions that `parts` describe, with all the others where they hang on it."""
     made: dict[int, BaseException] = {}
@@ -151,14 +158,16 @@ def _put_together(parts: list[failures.Part], left_out: int, traceback: str) -> 
     frames_made: dict[tuple[Any, ...], FrameType] = {}
     for number, (_text, frames, notes, cause, context, suppresses, *_rest) in enumerate(parts):
         error = made[number]
-        known = getattr(error, "__notes__", ())
+        # By the base class, and from its dict: the class's own ways may raise, those of a frozen dataclass for one.
+        put = functools.partial(BaseException.__setattr__, error)
+        known = error.__dict__.get("__notes__", ())
         missing = [note for note in notes if note not in known]  # a reduction of its own had left them out
         if missing:
-            error.__notes__ = [*missing, *known]
-        error.__traceback__ = _make_traceback(frames, frames_made)
-        error.__context__ = made.get(context)
-        error.__cause__ = made.get(cause)
-        error.__suppress_context__ = suppresses
+            put("__notes__", [*missing, *known])
+        put("__traceback__", _make_traceback(frames, frames_made))
+        put("__context__", made.get(context))
+        put("__cause__", made.get(cause))
+        put("__suppress_context__", suppresses)
     return made[0]
 
 

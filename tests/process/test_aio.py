@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import procsched.future
 from procsched import (
     ProcessExecutor,
     SchedulerStateError,
@@ -299,3 +300,24 @@ def test_wrap_future_and_run_in_executor() -> None:
             assert sorted(found) == list(range(20))
 
     asyncio.run(main())
+
+
+def test_run_hears_of_an_end_whose_result_is_not_loaded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends the loading on the callback thread does not keep the coroutine from loading it."""
+    opened = procsched.future.open_ending
+    stopped: list[str] = []
+
+    def stop_once(*args: Any) -> Any:
+        if not stopped:
+            stopped.append(threading.current_thread().name)
+            raise SystemExit
+        return opened(*args)
+
+    monkeypatch.setattr(procsched.future, "open_ending", stop_once)
+
+    async def main() -> None:
+        async with ProcessExecutor(1) as executor:
+            assert await asyncio.wait_for(executor.run(faults.add, 1, 2), TIMEOUT) == 3
+
+    asyncio.run(main())
+    assert stopped == ["procsched-callbacks"]

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -575,3 +575,22 @@ if __name__ == "__main__":
     )
     assert done.stdout.splitlines() == ["__main__ 3", "__mp_main__ 3", "child 4", "exit code 0"], done.stderr
     assert not done.stderr
+
+
+class Asked(Exception):
+    """Raises where it is asked for what it has not."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ValueError(f"no {name}")
+
+
+def test_an_exception_that_raises_when_asked_arrives(bench: Bench) -> None:
+    """What hangs on it is put there by the base class."""
+    failure = bench.submit(_raise_asked).exception(support.TIMEOUT)
+    assert type(failure) is Asked
+    assert str(failure) == "words"
+    assert failure.__traceback__ is not None
+
+
+def _raise_asked() -> NoReturn:
+    raise Asked("words")

@@ -208,3 +208,18 @@ def test_a_second_cancel_returns_when_the_callbacks_are_on_their_way() -> None:
     for thread in (first, second):
         thread.join(support.TIMEOUT)
     assert called == [future, True]
+
+
+def test_an_exception_that_cannot_be_put_together_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of its class runs in that, and may raise what it likes: it is still the exception of the call."""
+
+    def put_together(_ending: Ending, _timeout: float | None) -> NoReturn:
+        raise ValueError("no such attribute")
+
+    monkeypatch.setattr(procsched.future, "open_ending", put_together)
+    future = make()
+    future._settle(Ending(Outcome.FAILED, "Awkward: words"))
+    error = future.exception(0)
+    assert isinstance(error, RemoteError)
+    assert (error.type_name, error.message) == ("Awkward", "words")
+    assert "no such attribute" in error.__notes__[0]
