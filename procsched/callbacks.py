@@ -6,6 +6,7 @@ end of a call -------put()-------> queue --> "procsched-callbacks": what was lef
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from procsched.workers.pool import ProcessPool
 
 START_WAIT = 1.0  # seconds that the first done-callback waits for the thread to be started
+START_AGAIN = 0.1  # seconds after which it is tried again where the system had no thread left
 
 
 class Callbacks:
@@ -36,6 +38,7 @@ class Callbacks:
         self.busy_since = 0.0  # steady time since when it is in one callback; 0 while it waits
         self._pool = pool
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._again = False  # that is on its way; the I/O thread's
         self._prepared = Latch()  # set when it was started, or could not be
 
     def prepare(self, *, wait: bool) -> None:
@@ -63,16 +66,26 @@ class Callbacks:
             self.thread = thread  # before it runs: a callback may ask whether it is on this thread
             try:
                 thread.start()
-            except RuntimeError:  # the system has no thread left; tried again at the next ending
+            except (
+                RuntimeError
+            ):  # the system has no thread left; there may be no further ending that would try again
                 self.thread = None
+                if not self._again:
+                    self._again = True
+                    self._pool.loop.call_at(time.monotonic() + START_AGAIN, self._start_again)
                 raise
             finally:
                 self._prepared.set()
 
+    def _start_again(self) -> None:
+        self._again = False
+        if not self._queue.empty():
+            with contextlib.suppress(RuntimeError):  # it was told of the first time
+                self._start()
+
     def end(self) -> None:
         """Have the thread end when it has run what there is. On the I/O thread."""
-        if self.thread is not None:
-            self._queue.put(None)
+        self._queue.put(None)  # also where there is none so far: it may be started yet
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the thread, at most so many seconds; where none could be started, run what is left."""

@@ -321,3 +321,29 @@ def test_run_hears_of_an_end_whose_result_is_not_loaded_at_once(monkeypatch: pyt
 
     asyncio.run(main())
     assert stopped == ["procsched-callbacks"]
+
+
+def test_run_tries_again_where_no_thread_is_left_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callback thread is started a moment later, though no other call ends."""
+    start, refused = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "procsched-callbacks" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    gate = gate_at(tmp_path / "gate")
+
+    async def main() -> None:
+        call = asyncio.ensure_future(executor.run(faults.wait_at_gate, gate))
+        await asyncio.sleep(0)  # it is submitted
+        await asyncio.to_thread(open_gate, gate)
+        assert await asyncio.wait_for(asyncio.shield(call), TIMEOUT) == "through"
+
+    with ProcessExecutor(1) as executor:
+        asyncio.run(main())
+    assert len(refused) == 3
