@@ -247,7 +247,10 @@ class Core(Queueing):
                 self.counters[ending.outcome] += not again
                 wait = self._again_locked(item, ending)
             if wait is not None:
-                self.pool.loop.call_at(time.monotonic() + wait, functools.partial(self.enqueue, item))
+                enqueue = functools.partial(self.enqueue, item)
+                # By way of `call_soon`: this may be a thread that waits for its result.
+                soon = functools.partial(self.pool.loop.call_at, time.monotonic() + wait, enqueue)
+                self.pool.loop.call_soon(soon)
                 return
         try:
             if item.cancelled:

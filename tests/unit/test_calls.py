@@ -7,12 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from procsched import Priority
+from procsched import Outcome, Priority, RetryPolicy
 from procsched.call_options import Options
 from procsched.calls import Core
 from procsched.future import ProcessFuture
-from procsched.queueing import Item
-from procsched.workers.base import Pace
+from procsched.queueing import HANDED, Item
+from procsched.workers.base import Ending, Pace
 
 
 class Pool:
@@ -56,3 +56,21 @@ def test_what_goes_behind_a_call_that_comes_back_is_had_back_too() -> None:
     look()
     look()  # it may be asked for several at once
     assert pool.asked == ["recall", "pump"]
+
+
+def test_another_attempt_is_timed_on_the_thread_of_the_loop() -> None:
+    """The end of one may be booked by a thread that waits for its result; the alarms are the loop's alone."""
+    pool = Pool()
+    timed: list[Callable[[], object]] = []
+    pool.loop.call_at = lambda _at, function: timed.append(function)
+    core = Core(pool)  # type: ignore[arg-type]
+    options = Options().replace(retry=RetryPolicy(2, initial_backoff=0.0))
+    item = Item(core, ProcessFuture(core, "f", None), b"", options, Pace())
+    item.state = HANDED
+    core.on_ended(item, Ending(Outcome.FAILED, "ValueError: no"))
+    assert not timed
+    (soon,) = pool.soon
+    soon()
+    timed[0]()
+    assert core.next_call() is item
+    assert item.attempt == 2
