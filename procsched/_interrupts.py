@@ -30,7 +30,9 @@ class Latch:
     def set(self) -> None:
         """Let everybody through, for good. Where it was interrupted, the next one goes on."""
         self.is_set = True
-        for gate in tuple(self._gates):
+        # A tuple is made behind the iterator, which may start a collection; a finalizer that runs in it lets others
+        # append meanwhile, and that is an error then. A list is made before it.
+        for gate in list(self._gates):
             with contextlib.suppress(RuntimeError):  # it was open already
                 gate.release()
 

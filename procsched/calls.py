@@ -327,7 +327,7 @@ class Core(Queueing):
 
     def tell_cancelled(self) -> None:
         """Tell of what was cancelled, should that have been interrupted. On the I/O thread."""
-        for item in tuple(self.open):
+        for item in list(self.open):  # no tuple, see `Latch.set`
             if item.cancelled:
                 item.future._mark_cancelled()
             if item.state is OVER:

@@ -181,7 +181,7 @@ class Queueing:
 
     def mend(self) -> None:
         """Put the queues in order after a signal handler has raised in a section of ours. With the pool's lock held."""
-        for item in tuple(self.open):
+        for item in list(self.open):  # no tuple, see `Latch.set`
             # `next_call` and `take_back` leave only those they were about to move in this state, at the front or not
             # in the queue at all.
             if item.state is HANDED and item.queued:
