@@ -179,7 +179,9 @@ class Core(Queueing):
                 self.pool.start(self, SystemClock())
                 self.started = True
                 if self.refused:  # a shutdown meanwhile found nothing to end
-                    self.pool.loop.call_soon(functools.partial(self.pool.shutdown, 5.0))
+                    # Not the pool's alone: who shuts down may come to us when its thread has ended, and nobody is
+                    # there any more to say that nothing is open.
+                    self.pool.loop.call_soon(self.finish)
                 else:
                     exits.keep(self)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from procsched import Outcome, RetryPolicy, TaskTimeoutError
+from procsched import Outcome, ProcessExecutor, RetryPolicy, SchedulerStateError, TaskTimeoutError
 from procsched.future import ProcessFuture
 from procsched.workers.sending import WorkerState
 from tests import faults, support
@@ -105,3 +105,43 @@ def test_a_cancel_in_the_grace_of_an_attempt_is_the_end_of_the_call(bench: Bench
         future.result(support.TIMEOUT)
     assert only_record(future, Outcome.TIMED_OUT).attempt == 1
     bench.assert_usable()
+
+
+def test_a_shutdown_comes_in_the_midst_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who shuts down may be so slow that the I/O thread has ended before it asks for that."""
+    executor = ProcessExecutor(1)
+    core = executor._core
+    starting = threading.Event()
+    start, finish_soon = core.pool.start, core.finish_soon
+
+    def slow_start(*args: Any) -> None:
+        start(*args)
+        starting.set()
+        support.eventually(lambda: core.refused)
+
+    def late() -> None:
+        core.pool.loop.thread.join(support.TIMEOUT)
+        finish_soon()
+
+    monkeypatch.setattr(core.pool, "start", slow_start)
+    monkeypatch.setattr(core, "finish_soon", late)
+    refused: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            executor.submit(abs, 1)
+        except SchedulerStateError as error:
+            refused.append(error)
+
+    first = threading.Thread(target=submit)
+    first.start()
+    assert starting.wait(support.TIMEOUT)
+    second = threading.Thread(target=executor.shutdown)
+    second.start()
+    second.join(support.TIMEOUT)
+    hung = second.is_alive()
+    core.drained.set()  # so that a test that fails does not hang
+    for thread in (first, second):
+        thread.join(support.TIMEOUT)
+    assert not hung
+    assert refused
