@@ -225,6 +225,10 @@ class Core(Queueing):
     def spin(self, future: ProcessFuture[Any], most: float) -> None:
         """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
         item: Item | None = future._item
+        if item is not None and item.state is OVER:
+            self.pool.loop.call_soon(
+                self.tell_cancelled
+            )  # we may be a handler that has interrupted who was to tell
         if not self.pool.spin or item is None:
             return
         worker = item.worker

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,31 @@ def test_a_handler_shuts_down_before_it_is_told_who_was_withdrawn(
     assert seen == waiting
     assert all(future.cancelled() for future in waiting)
     assert held.result(support.TIMEOUT) == "through"
+
+
+def test_a_handler_waits_for_a_call_that_is_just_withdrawn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of the end, though who withdrew the call, and is to tell, goes on only behind it."""
+    bench.submit(faults.wait_at_gate, gate := bench.gate())
+    future = bench.submit(faults.identity, 1)
+    tell = bench.core._tell_withdrawn
+    heard: list[BaseException] = []
+
+    def strike(item: Any) -> None:
+        if threading.current_thread() is interrupted:
+            try:
+                future.result(support.TIMEOUT)
+            except BaseException as error:
+                heard.append(error)
+        tell(item)
+
+    monkeypatch.setattr(bench.core, "_tell_withdrawn", strike)
+    interrupted = threading.Thread(target=future.cancel)
+    interrupted.start()
+    interrupted.join(support.TIMEOUT * 2)
+    assert [type(error) for error in heard] == [CancelledError]
+    open_gate(gate)
 
 
 def test_a_handler_shuts_down_in_the_midst_of_a_booking(bench: Bench) -> None:
