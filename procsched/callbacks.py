@@ -66,10 +66,9 @@ class Callbacks:
             self.thread = thread  # before it runs: a callback may ask whether it is on this thread
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ):  # the system has no thread left; there may be no further ending that would try again
+            except RuntimeError:  # the system has no thread left
                 self.thread = None
+                # Not at the next ending only: there may be none.
                 if not self._again:
                     self._again = True
                     self._pool.loop.call_at(time.monotonic() + START_AGAIN, self._start_again)

@@ -226,9 +226,8 @@ class Core(Queueing):
         """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
         item: Item | None = future._item
         if item is not None and item.state is OVER:
-            self.pool.loop.call_soon(
-                self.tell_cancelled
-            )  # we may be a handler that has interrupted who was to tell
+            # This may be a signal handler that has interrupted who was to tell.
+            self.pool.loop.call_soon(self.tell_cancelled)
         if not self.pool.spin or item is None:
             return
         worker = item.worker
@@ -417,14 +416,11 @@ class Core(Queueing):
         except BaseException:
             self._shutdown_soon(cancel=cancel, kill=kill)
             raise
-        if owner_check(
-            self.pool.reading
-        )():  # a handler has interrupted a booking, for which the I/O thread waits
+        if owner_check(self.pool.reading)():  # the same: for who books there the I/O thread waits
             return
         if wait and threading.current_thread() not in (self.callbacks.thread, self.io_thread()):
-            if (
-                self.started
-            ):  # this may be a handler that has interrupted who was to tell of what is withdrawn
+            if self.started:
+                # This may be a signal handler that has interrupted who was to tell of what is withdrawn.
                 self.pool.loop.call_soon(self.tell_cancelled)
             # Without `kill` this waits for the work, which has its own limits; with it, for deaths.
             self.drained.wait(KILL_WAIT if kill else None)

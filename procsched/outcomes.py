@@ -158,7 +158,7 @@ def _put_together(parts: list[failures.Part], left_out: int, traceback: str) -> 
     frames_made: dict[tuple[Any, ...], FrameType] = {}
     for number, (_text, frames, notes, cause, context, suppresses, *_rest) in enumerate(parts):
         error = made[number]
-        # By the base class, and from its dict: the class's own ways may raise, those of a frozen dataclass for one.
+        # By the base class, and from its dict: the class's own ways may raise.
         put = functools.partial(BaseException.__setattr__, error)
         known = error.__dict__.get("__notes__", ())
         missing = [note for note in notes if note not in known]  # a reduction of its own had left them out
