@@ -94,8 +94,8 @@ class Users:
                 self.schedule()
                 self.world.run(self.world.mono + self.rng.choice((0.0, 0.1, 2.0)))
             if self.handles and self.rng.random() < 0.3:
-                self.pause()
-                self.resume()
+                self.run_as_user("pause", self.pause)  # of one that is gone by now, it may be
+                self.run_as_user("resume", self.resume)
         self.scheduler.start()
         for _ in range(self.settings.tasks):
             self.schedule()
