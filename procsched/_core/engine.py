@@ -341,7 +341,7 @@ class Engine(Restoring):
 
 def _awaits_slot(entry: Entry, wall: float) -> bool:
     """Return whether the task waits for a slot that is still to come, or will when it is resumed."""
-    if entry.slot <= wall or entry.owed:
+    if entry.slot <= wall:
         return False
     if entry.status is SCHEDULED:
         return entry.queued == WALL

@@ -486,9 +486,8 @@ class Driver:
         if moved or questions or not (ready and self._threadless):
             return moved or bool(questions)
         with self._lock:
-            return (
-                self._may_pass_locked()
-            )  # what was ready ran, and may have left a question, or a retry that is due
+            # What was ready ran, and may have left a question, or a retry that is due.
+            return self._may_pass_locked()
 
     def _may_pass_locked(self) -> bool:
         """Return whether another pass by this thread would get further."""

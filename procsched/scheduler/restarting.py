@@ -78,7 +78,7 @@ class RestartingDriver(ClosingDriver):
         loaded = self._durable.open(self._now)
         if self._state > RUNNING:
             # The shutdown did not wait for this, and let go of the store before it was ours.
-            self._durable._let_go()
+            self._durable.let_go()
             raise SchedulerStateError("this scheduler was shut down while it opened its store")
         self._end_left_processes(loaded)
         # By the call's identity, for tasks with the same one share what is made of it, and whether it can be opened.
@@ -126,7 +126,7 @@ class RestartingDriver(ClosingDriver):
                 self._inside.call(say, logging.WARNING, "task %s (%s): %s", task.id, task.name, _doubt(entry))
         self._serve_others()
         if self._state > RUNNING:
-            self._durable._let_go()  # the shutdown may have done so before others were served
+            self._durable.let_go()  # the shutdown may have done so before others were served
 
     def _note_twin(self, handle: ScheduledTask) -> None:
         """Say, once a name, that a recurring task may be one that every start of the program adds anew."""

@@ -190,7 +190,7 @@ class DurableWriter(StoreWriter):
         while (batch := self._next_batch()) is not None:
             self._write_all(batch)
             self._prune()
-        self._let_go()
+        self.let_go()
 
     def _next_batch(self) -> deque[Any] | None:
         """Return what is to be written now, when there is something; None at the end."""
@@ -253,13 +253,14 @@ class DurableWriter(StoreWriter):
             thread = self.thread
         written = super().close(timeout)
         if thread is None:
-            self._let_go()
+            self.let_go()
         elif thread is not threading.current_thread() and thread.is_alive() and self._finished:
             text = "the store %s does not let go within %.1f s: that goes on behind the shutdown"
             say(logging.WARNING, text, type(self._store).__name__, timeout)
         return written
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Close the store; what it raises is logged. Twice does no harm."""
         try:
             self._durable.close()
         except Exception as error:

@@ -502,9 +502,8 @@ class LeaseClaim(Losing):
                 answer = obey(json.loads(arguments), asked_by)
         except (ValueError, RecursionError) as error:
             answer = {"error": f"the request cannot be read: {error}"}
-        except (
-            BaseException
-        ) as error:  # a SystemExit, say, of what the user has there: who asked waits all the same
+        except BaseException as error:
+            # A SystemExit, say, of what the user has there: who asked waits all the same.
             say(logging.ERROR, "a request of %s was broken off", asked_by, error=error)
             answer = {
                 "error": f"the scheduler broke the request off: {describe(error)}; "

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
     from procsched.workers.fleet import Fleet
     from procsched.workers.pool import ProcessPool
 
-WAKE_LEAD = (
-    0.0001  # seconds by which we wake too early for a deadline: so long a thread may take to be running again
-)
-LIGHT = (
-    32 << 20
-)  # bytes of memory up to which we help a process to let go of it: the I/O thread does nothing else then
+# Seconds by which we wake too early for a deadline: so long a thread may take to be running again.
+WAKE_LEAD = 0.0001
+# Bytes of memory up to which we help a process to let go of it: the I/O thread does nothing else then.
+LIGHT = 32 << 20
 DUMP_WAIT = 0.01  # seconds that a stack is waited for at the deadline, where it has not come by then
 START_DUMP_WAIT = 1.0  # the same for a worker that does not get ready: nobody counts the milliseconds of that
 # Seconds without a word of it until the process is asked whether it can answer: that is slow.

@@ -200,6 +200,23 @@ def test_slots_that_passed_in_a_pause_survive_a_clock_that_is_set_back(back: int
         assert [record.missed for record in task.history] == ([] if back == 400 else [4])
 
 
+def test_what_waited_for_a_worker_follows_a_clock_that_is_set_back_in_a_pause() -> None:
+    """A cron task goes on by the new time, and does not wait for the old one to come again."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        scheduler.schedule("long", held, OneTime(START))
+        assert held.started.wait(5)
+        task = scheduler.schedule("t", _nothing, CronSchedule("* * * * *"))
+        clock.advance(60)
+        eventually(lambda: len(scheduler.engine.ready) == 1)
+        assert scheduler.pause(task)
+        clock.step_wall(-86_400)
+        assert scheduler.resume(task)
+        assert task.next_run_at is not None
+        assert clock.now() < task.next_run_at <= clock.now() + 60
+        held.release.set()
+
+
 def test_a_one_time_task_is_revived_at_once_also_by_a_clock_that_was_set_back() -> None:
     """Its slot is in the future then."""
     calls = iter([False, True])
