@@ -17,9 +17,11 @@ from tests import support
 
 # In the place of the server's programs: what counts is how they are started.
 PROGRAMS = {"initdb": "exit 0", "postgres": "exec sleep 1000"}
+# The server handles SIGQUIT; what stands in for it takes that as it comes, which in a shell's background is ignored.
 RUN = """
-import time
+import signal, time
 from tests import postgres
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 postgres.Server._answers = lambda self: True
 with postgres.server() as one:
     print(one._process.pid, one._data.parent, flush=True)
