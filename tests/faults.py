@@ -271,9 +271,13 @@ async def clean_up_async(path: str) -> NoReturn:
 
 
 def answer_that_nobody_reads(path: str) -> bytes:
-    """Return more than a socket holds: where the parent is stuck, the writing is too. Without a memfd it has to."""
-    support.tell(path, os.getpid())
+    """Return more than a socket holds once the parent is stopped: then the writing is stuck. A memfd would hold it."""
+    import psutil
+
     os.environ["PROCSCHED_WITHOUT"] = "memfd"
+    ancestors = psutil.Process().parents()
+    support.tell(path, os.getpid())
+    support.eventually(lambda: any(process.status() == psutil.STATUS_STOPPED for process in ancestors))
     return b"x" * (20 << 20)
 
 
