@@ -116,7 +116,8 @@ def family_of(
     return family, links, len(left_out)
 
 
-# Not as attributes: a user's class may have made anything of the names.
+# Not as attributes: a user's class may have made anything of the names; a frozen dataclass refuses to have them set.
+TRACEBACK: Any = vars(BaseException)["__traceback__"]
 _cause: Any = vars(BaseException)["__cause__"].__get__
 _context: Any = vars(BaseException)["__context__"].__get__
 suppresses_context: Any = vars(BaseException)["__suppress_context__"].__get__
@@ -192,7 +193,7 @@ def hide_worker_frames(exception: BaseException) -> None:
     through which the action was called.
     """
     entries: list[TracebackType] = []
-    entry = exception.__traceback__
+    entry = TRACEBACK.__get__(exception)
     while entry is not None:
         module = entry.tb_frame.f_globals.get("__name__")
         prefix = "procsched.child." if entries else "procsched."
@@ -203,4 +204,4 @@ def hide_worker_frames(exception: BaseException) -> None:
     for entry in reversed(entries):
         entry.tb_next = kept
         kept = entry
-    exception.__traceback__ = kept
+    TRACEBACK.__set__(exception, kept)

@@ -24,6 +24,7 @@ import time
 
 from procsched import _parcels, _system
 from procsched._core import wire
+from procsched._core.failures import TRACEBACK
 from procsched.child import current, forks, references
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
@@ -57,7 +58,6 @@ HIGH_FD = 500  # from which number on our descriptors are, where the limit allow
 BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 ASK_EVERY = 0.01  # seconds until they are all the same, between runs
-_TRACEBACK: Any = vars(BaseException)["__traceback__"]
 _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
 
 
@@ -375,10 +375,9 @@ class Worker:
             if data.fd >= 0 and self.send_parcel(frame.number, data.fd):
                 return wire.DONE, wire.APART, b""
             return wire.DONE, wire.WHOLE, data.in_band()
-        # Not as attributes: a user's class, a frozen dataclass say, may refuse to have them set, or read.
-        trace = _TRACEBACK.__get__(failure)
+        trace = TRACEBACK.__get__(failure)
         if trace is not None:
-            _TRACEBACK.__set__(failure, trace.tb_next)  # without this frame
+            TRACEBACK.__set__(failure, trace.tb_next)  # without this frame
         flags = 0
         if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
             flags |= wire.SOFT

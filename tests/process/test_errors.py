@@ -240,6 +240,19 @@ def test_an_exception_that_refuses_attributes_is_told_of(bench: Bench) -> None:
     assert bench.submit(os.getpid).result(support.TIMEOUT) == pid
 
 
+def raise_from_frozen() -> None:
+    raise ValueError("the outer one") from Frozen(7)
+
+
+def test_an_exception_that_refuses_attributes_keeps_no_other_from_travelling(bench: Bench) -> None:
+    """The exception that it is the cause of arrives as itself, with its frames, and the cause as its text."""
+    error = failure_of(bench, raise_from_frozen)
+    assert type(error) is ValueError
+    assert "in raise_from_frozen" in shown(error)
+    assert type(error.__cause__) is RemoteError
+    assert error.__cause__.type_name == "Frozen"
+
+
 def test_a_coroutine_shows_its_own_frames(bench: Bench) -> None:
     """The frames of the worker that runs the event loop are not shown, those of asyncio and of the action are."""
     text = shown(failure_of(bench, failing.from_coroutine))
