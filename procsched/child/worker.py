@@ -211,7 +211,9 @@ class Worker:
     def run(self, frame: wire.Frame) -> bool:
         """Run one call and answer it; return whether it left nothing behind."""
         parts, clean = self.perform(frame)
-        self.channel.write(parts, self.end_backstop if self.backstop else None)
+        # Where more calls wait here the next one begins at once, and has the backstop set.
+        ends = self.backstop and not self.channel.frames
+        self.channel.write(parts, self.disarm if ends else None)
         self.page[ANSWERED] = frame.number
         if self.began >= self.ask_at:  # so that what short runs use is not counted for a long one behind them
             self.usage()
@@ -309,11 +311,6 @@ class Worker:
             return
         self.backstop = due + BACKSTOP_SLACK if self.channel.frames else due
         self.timer.arm(self.backstop)
-
-    def end_backstop(self) -> None:
-        """The run cannot be kept waiting any more by a parent that is stuck; the next one begins at once, if any."""
-        if not self.channel.frames:
-            self.disarm()
 
     def disarm(self) -> None:
         """Take back the backstop."""
