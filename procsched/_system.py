@@ -18,6 +18,7 @@ from procsched._libc import Library, c_type, libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FEATURES = (
@@ -194,16 +195,25 @@ def _address(memory: object) -> int:
     return int(_ctypes.addressof(c_type("c").from_buffer(memory)))
 
 
-def map_over(memory: mmap.mmap, fd: int, access: int, *, shared: bool = False) -> bool:
+def map_page(fd: int, size: int, offset: int) -> mmap.mmap:
+    """Return memory of a descriptor, shared, without a duplicate of that where it can be: see `map_over`."""
+    memory = mmap.mmap(-1, size)
+    if map_over(memory, fd, mmap.PROT_READ | mmap.PROT_WRITE, shared=True, offset=offset):
+        return memory
+    memory.close()
+    return mmap.mmap(fd, size, offset=offset)
+
+
+def map_over(memory: mmap.mmap, fd: int, access: int, *, shared: bool = False, offset: int = 0) -> bool:
     """Map a descriptor in the place of an anonymous mapping (mmap(2), MAP_FIXED); return whether it went.
 
     A mapping that Python makes of a descriptor keeps a duplicate of that (before Python 3.13).
     """
     try:
-        pointer, size, offset = c_type("P"), c_type("L"), c_type("l")
+        pointer, size, signed = c_type("P"), c_type("L"), c_type("l")
         where = pointer(_address(memory))
         flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | MAP_FIXED
-        return bool(libc().mmap(where, size(len(memory)), access, flags, fd, offset(0)) != -1)
+        return bool(libc().mmap(where, size(len(memory)), access, flags, fd, signed(offset)) != -1)
     except (AttributeError, ImportError, OSError):
         return False
 
@@ -350,12 +360,12 @@ def _memfd(name: str, sealable: bool) -> int:
     return os.memfd_create(name, flags)
 
 
-def seal(fd: int) -> None:
-    """Let nobody change or shrink memory of `memory_file` any more (fcntl(2), F_ADD_SEALS)."""
+def seal(fd: int, *, contents: bool = True) -> None:
+    """Let nobody shrink or change memory of `memory_file` any more, or only not shrink it (fcntl(2), F_ADD_SEALS)."""
     import fcntl
 
-    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | (fcntl.F_SEAL_WRITE if contents else 0))
 
 
 # --- processes -----------------------------------------------------------------------------------------------------
@@ -628,6 +638,11 @@ class OwnChildren:
                 )
             except OSError:  # a kernel without CONFIG_PROC_CHILDREN, or no descriptor is left
                 self.close()
+
+    def move(self, move: Callable[[int], int]) -> None:
+        """Have the descriptors moved to other numbers."""
+        if self._tasks >= 0:
+            self._tasks, self._children = move(self._tasks), move(self._children)
 
     def close(self) -> None:
         """Let go of the descriptors; from here on it takes longer."""

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from procsched import TaskTimeoutError, _system, killable
 from procsched._core import wire
-from procsched.child.worker import HIGH_FD
+from procsched.child.surroundings import HIGH_FD
 from tests import support
 
 FOREVER = 3600.0

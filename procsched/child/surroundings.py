@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
 import _thread
+import faulthandler
+import fcntl
 import os
 import resource
 import sys
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _pthread_sigmask: Any = signal.pthread_sigmask
 
+HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
 _RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
@@ -32,17 +35,18 @@ class Surroundings:
         os.umask(self._umask)
         try:
             flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-            self._directory = os.open(".", flags)
+            self._directory = out_of_the_way(os.open(".", flags))
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self._directory = -1
         self._mask = _pthread_sigmask(signal.SIG_BLOCK, ())
         self._settings = _settings()
         self._threads = _thread._count()
         self._children = _system.OwnChildren()
+        self._children.move(out_of_the_way)
         self._known = set(self._children.list()) if started else set()  # pids
         self.used = 0.0  # seconds of CPU time at the last look, with those of children that were reaped
         try:
-            self._peak_fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+            self._peak_fd = out_of_the_way(os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:
             self._peak_fd = -1
 
@@ -57,8 +61,7 @@ class Surroundings:
             return spent, 0  # the peak would be that of an earlier run
         try:
             os.pwrite(self._peak_fd, b"5", 0)  # proc(5), clear_refs: resets the high-water mark
-        except OSError:
-            os.close(self._peak_fd)
+        except OSError:  # a run may have closed it
             self._peak_fd = -1
         return spent, own.ru_maxrss * 1024
 
@@ -72,6 +75,7 @@ class Surroundings:
     def tidy(self, seconds: float) -> list[str]:
         """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
         left = []
+        faulthandler.cancel_dump_traceback_later()
         if _thread._count() > self._threads:
             left.append("threads")
         if seconds >= FORK_COST and self._has_children():
@@ -115,5 +119,15 @@ def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:
+        except BaseException:  # whatever the run has made of it raises
             continue
+
+
+def out_of_the_way(fd: int) -> int:
+    """Move a descriptor to a high number, where a job that tidies up does not mistake it for one of its own."""
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:  # the limit is lower
+        return fd
+    os.close(fd)
+    return moved

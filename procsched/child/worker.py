@@ -15,12 +15,11 @@ import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
 import errno
 import faulthandler
-import fcntl
 import mmap
 import os
 import resource
 import sys
-import time
+from time import monotonic  # by name: a run may have put something in the place of the module's
 
 from procsched import _parcels, _system
 from procsched._core import wire
@@ -42,7 +41,7 @@ from procsched.child.protocol import (
     STARTED_AT,
     USED_BEFORE,
 )
-from procsched.child.surroundings import Surroundings, flush_streams
+from procsched.child.surroundings import Surroundings, flush_streams, out_of_the_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 _getsignal: Any = signal.getsignal
 
-HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 BACKSTOP_SLACK = 0.01  # seconds by which the backstop may be late
 WORTH_ASKING = 0.001  # seconds; shorter attempts are not asked for their CPU time and memory
 ASK_EVERY = 0.01  # seconds until they are all the same, between runs
@@ -234,7 +232,7 @@ class Worker:
         limits = self.limits
         if limits is not None:
             limits = self.begin_limits(frame.number)
-        self.began = began = time.monotonic()
+        self.began = began = monotonic()
         if frame.first:
             self.set_backstop(frame.first + began if frame.flags & wire.AHEAD else frame.first)
         elif self.backstop:
@@ -254,7 +252,7 @@ class Worker:
         flush_streams()
         if saved is not None:
             self.release(saved)
-        end = time.monotonic()
+        end = monotonic()
         surroundings = self.surroundings
         large = 0
         if limits is not None:
@@ -472,9 +470,9 @@ def run_worker(
     except PermissionError:  # already a leader: a worker that was started by exec
         pass
     _system.become_subreaper()
-    page = mmap.mmap(page_fd, PAGE_SIZE, offset=options["page"] * PAGE_SIZE)
-    os.close(page_fd)
-    fds = [_out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
+    page = _system.map_page(page_fd, PAGE_SIZE, options["page"] * PAGE_SIZE)
+    os.close(page_fd)  # what is in it of other workers is no business of ours
+    fds = [out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
     worker = Worker(fds[0], fds[1], fds[2], fds[3], page)
     forks.follow(worker)
     code = 1
@@ -502,16 +500,6 @@ def run_worker(
     finally:
         if os.getpid() == worker.pid:
             _leave(code)
-
-
-def _out_of_the_way(fd: int) -> int:
-    """Move a descriptor to a high number, where a job that tidies up does not mistake it for one of its own."""
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    except OSError:  # the limit is lower
-        return fd
-    os.close(fd)
-    return moved
 
 
 def _leave(code: int) -> None:

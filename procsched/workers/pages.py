@@ -69,7 +69,8 @@ def _map(fd: int, size: int) -> mmap.mmap:
 
 def _memory_file(size: int) -> int:
     """Return a descriptor of `size` zero bytes that nobody else can find and that goes with its users."""
-    fd = _system.memory_file("procsched")
+    fd = _system.memory_file("procsched", sealable=True)
+    sealable = fd is not None
     if fd is None:
         import tempfile
 
@@ -78,6 +79,8 @@ def _memory_file(size: int) -> int:
         fd = _system.lift(fd)
     try:
         os.ftruncate(fd, size)
+        if sealable:
+            _system.seal(fd, contents=False)  # memory that is gone ends whoever looks at it
     except BaseException:
         os.close(fd)
         raise
