@@ -26,6 +26,7 @@ from procsched._core.retrying import decide_retry
 from procsched._interrupts import Latch, apart, owner_check
 from procsched._jitter import draw
 from procsched.callbacks import Callbacks
+from procsched.child.current import name_of
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.queueing import HANDED, OVER, WAITING, Item, Queueing
@@ -90,10 +91,7 @@ class Core(Queueing):
             self.check_open()
         if not self.started:
             self.start()
-        name: str = options.name or getattr(fn, "__qualname__", "")
-        if not name:
-            name = getattr(fn, "__name__", type(fn).__qualname__)
-        future: ProcessFuture[Any] = ProcessFuture(self, name, options.timeout)
+        future: ProcessFuture[Any] = ProcessFuture(self, options.name or name_of(fn), options.timeout)
         try:
             payload = self.pool.pack(fn, args, kwargs)
         except TaskSerializationError as error:

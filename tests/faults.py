@@ -99,6 +99,15 @@ def report_progress() -> tuple[str, int, float | None]:
     return run.name, run.attempt, run.remaining()
 
 
+def own_name() -> str:
+    """Return what the run is called."""
+    from procsched import current_run
+
+    run = current_run()
+    assert run is not None
+    return run.name
+
+
 def fail_until(path: str, attempt: int, how: str) -> int:
     """Fail until this attempt; the attempts are counted in a file."""
     support.tell(path, os.getpid())

@@ -7,6 +7,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 _make: Callable[[], CurrentRun] | None = None  # while a run is going on
 _current: CurrentRun | None = None  # made when somebody asks
@@ -17,7 +18,7 @@ class CurrentRun:
 
     Attributes:
         id: the task's id ("" for a call of an executor that has none).
-        name: the task's name.
+        name: the task's name, or that of the call: the function's, where it was given none.
         attempt: number of the attempt, from 1.
         run: number of the run, from 1.
         deadline: UNIX seconds at which the run is ended, or None where it has no limit.
@@ -71,6 +72,12 @@ def current_run() -> CurrentRun | None:
     if _current is None and _make is not None:
         _current = _make()
     return _current
+
+
+def name_of(function: Any) -> str:
+    """Return what a call of a function is called where nobody has given it a name."""
+    name: str = getattr(function, "__qualname__", "") or getattr(function, "__name__", "")
+    return name or type(function).__qualname__
 
 
 def _begin(make: Callable[[], CurrentRun]) -> None:

@@ -81,6 +81,7 @@ class Worker:
         self.surroundings: Surroundings  # from `start` on
         self.handlers: tuple[tuple[int, Callable[[int, FrameType | None], None]], ...] = ()
         self.frame: wire.Frame  # of the run that is going on, or was last
+        self.function: Any = None  # that the run calls, once that is loaded
         self.began = 0.0  # steady time
         self.limits: Limiting | None = None  # of the run that is going on, or comes next
         self.ask_at = 0.0  # steady time from which on the usage is asked for after a short run too
@@ -295,6 +296,8 @@ class Worker:
         """Return what `current_run()` answers now."""
         frame = self.frame
         task_id, _zero, name = frame.meta.decode("utf-8", "surrogatepass").partition("\0")
+        if not name and self.function is not None:
+            name = current.name_of(self.function)
         timeout = None if frame.second < 0 else frame.second
         attempt, run = frame.third & 0xFFFFFFFF, frame.third >> 32
         return current.CurrentRun(task_id, name, attempt, run, timeout, self.began, self.tell)
@@ -338,12 +341,14 @@ class Worker:
                 else:
                     function, args, kwargs = pickle.loads(frame.payload)
                 stage = "run"
+                self.function = function
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if hasattr(type(result), "__await__"):  # as `await` asks; the object may answer anything
                     result = self.run_coroutine(result)
                 stage = "send"
             finally:
                 self.armed = False
+                self.function = None
                 self.last, self.number = self.number, 0
                 if self.limits is not None:
                     self.limits.lift()

@@ -318,6 +318,7 @@ class Job:
     def __init__(self, answer: Answer, order: dict[str, Any]) -> None:
         self.answer = answer
         self.facts = order["facts"]
+        self.called = order["name"]
         self.began = time.monotonic()
         self.told = 0.0
 
@@ -328,7 +329,7 @@ class Job:
     def describe(self) -> current.CurrentRun:
         """Return what `current_run()` answers."""
         task_id, name, attempt, run, timeout = self.facts
-        return current.CurrentRun(task_id, name, attempt, run, timeout, self.began, self.tell)
+        return current.CurrentRun(task_id, name or self.called, attempt, run, timeout, self.began, self.tell)
 
     def tell(self, done: float, total: float | None, note: str) -> None:
         """Send progress, as often as the parent takes it."""

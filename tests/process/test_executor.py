@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import gc
 import itertools
 import os
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,16 @@ def test_progress_reaches_the_future(bench: Bench) -> None:
     assert (name, attempt) == ("counting", 1)
     assert 0 < remaining <= support.TIMEOUT
     assert future.progress == (3.0, 3.0, "step 3")
+
+
+@pytest.mark.parametrize(
+    "function", [faults.own_name, functools.partial(faults.own_name), lambda: faults.own_name()]
+)
+def test_a_call_without_a_name_has_that_of_its_function(bench: Bench, function: Callable[[], str]) -> None:
+    """Inside the action, and in its record."""
+    future = bench.submit(function)
+    assert future.result(support.TIMEOUT) == only_record(future, Outcome.SUCCEEDED).name
+    assert bench.submit(function, name="a name").result(support.TIMEOUT) == "a name"
 
 
 @pytest.mark.slow

@@ -110,10 +110,10 @@ def test_progress_is_passed_on(sandboxed: Sandboxed) -> None:
         "def attack():\n"
         "    run = current_run()\n"
         "    run.progress(1, 2, 'half\\x1b')\n"
-        "    return run.remaining() <= 20.0 and run.attempt"
+        "    return run.remaining() <= 20.0 and [run.name, run.attempt]"
     )
     answer = sandboxed.run(source)
-    assert answer["result"] == 1
+    assert answer["result"] == ["attack", 1]
     assert answer["progress"] == [1, 2, "half\\x1b"]
 
 
