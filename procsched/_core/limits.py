@@ -28,8 +28,8 @@ class Limits:
     A run that exceeds one ends as LIMIT_EXCEEDED, without a grace and with everything it started; `record.limit` has
     the name and the value, such as ``"memory=536870912"``, and `result()` raises `LimitExceededError`. Of two limits, a
     pool's and a call's, the tighter one holds. `open_files` and `file_size` are different: the kernel refuses the call
-    that would go beyond, so the run gets an OSError (EMFILE, EFBIG) that it may handle; where it leaves the action, the
-    outcome is FAILED and the error names the limit.
+    that would go beyond, so the run gets an OSError (EMFILE, EFBIG) that it may handle. Where that leaves the action it
+    is LIMIT_EXCEEDED as well, the OSError the cause of what `result()` raises, and what the run started goes with it.
 
     Args:
         memory: bytes of resident memory that the run's process and all below it have together, beyond what the worker

@@ -65,6 +65,8 @@ DIRTY = 1  # the run left something behind: meta says what, and the worker is no
 SOFT = 2  # the exception that left the action is the soft timeout's own
 UNLOADABLE = 16  # the call, which a store kept, could not be opened: nothing of it has run
 LARGE = 32  # RAISED: the result takes more bytes than its limit; third says how many
+REFUSED = 64  # RAISED: the kernel refused what is beyond a limit; third says which, as a place in the next
+REFUSED_LIMITS = ("open_files", "file_size")
 
 # Flags of CALL and DONE: the payload is no pickle but a parcel, see `_parcels.py`.
 APART = 4  # ... whose descriptor was sent through the other socket; the payload is empty

@@ -12,9 +12,7 @@ import math
 import mmap
 import resource
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from procsched._core.wire import Frame
+from procsched._core import wire
 
 
 class LargeResultError(Exception):
@@ -26,12 +24,12 @@ class Limiting:
 
     Attributes:
         number: of the call.
-        large: bytes of its result, where that takes more than it may; else 0.
+        flags, third: what its answer has of that one of these limits was exceeded, see `wire.py`; else 0.
     """
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: wire.Frame) -> None:
         self.number = frame.number
-        self.large = 0
+        self.flags = self.third = 0
         self._cpu_seconds, self._open_files, self._file_size, self._result, self._words = pickle.loads(
             frame.payload
         )
@@ -71,13 +69,14 @@ class Limiting:
             LargeResultError: it is not sent.
         """
         if self._result is not None and size > self._result:
-            self.large = size
+            self.flags, self.third = wire.LARGE, size
             raise LargeResultError(f"the result takes {size} bytes")
 
     def note(self, error: BaseException) -> str:
         """Return what to add to the error of a run that was refused something, which its limit may be the reason for.
 
-        The exception gets it as a note.
+        The exception gets it as a note. Of descriptors and file sizes it is the reason: what the kernel says of those
+        says nothing else.
         """
         name = ""
         if isinstance(error, MemoryError):
@@ -87,6 +86,8 @@ class Limiting:
         text: str = self._words.get(name, "")
         if not text:
             return ""
+        if name in wire.REFUSED_LIMITS:
+            self.flags, self.third = wire.REFUSED, wire.REFUSED_LIMITS.index(name)
         try:
             error.add_note(text)
         except Exception:  # a user's exception may refuse anything

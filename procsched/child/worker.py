@@ -255,9 +255,9 @@ class Worker:
             self.release(saved)
         end = monotonic()
         surroundings = self.surroundings
-        large = 0
+        third = 0
         if limits is not None:
-            asked, large, self.limits = True, limits.large, None
+            asked, third, self.limits = True, limits.third, None
         else:
             asked = end - began >= WORTH_ASKING
         cpu, peak = self.usage() if asked else (-1.0, 0)
@@ -270,7 +270,7 @@ class Worker:
         if asked or dirty:
             facts = wire.FACTS.pack(cpu, peak) + ", ".join(dirty).encode()
         flags |= wire.DIRTY if dirty else 0
-        return wire.encode(kind, frame.number, payload, flags, end, began, large, facts), not dirty
+        return wire.encode(kind, frame.number, payload, flags, end, began, third, facts), not dirty
 
     def usage(self) -> tuple[float, int]:
         """Return CPU seconds and peak memory since the last call, and begin anew."""
@@ -387,9 +387,8 @@ class Worker:
         aside = ""
         if self.limits is not None:
             self.limits.lift()  # should a signal have come in between
-            if self.limits.large:
-                flags |= wire.LARGE
             aside = self.limits.note(failure)
+            flags |= self.limits.flags
         return wire.RAISED, flags, pack_failure(failure, stage, aside)
 
     def receive_parcel(self, frame: wire.Frame) -> Any:

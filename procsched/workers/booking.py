@@ -205,7 +205,7 @@ class Booker(Dispatcher):
         watch = worker.watch
         if watch is not None and watch.call is call:
             if call.verdict is None:
-                call.verdict = watch.judge_locked(ending, third if flags & wire.LARGE else 0)
+                call.verdict = watch.judge_locked(ending, flags, third)
                 ending.limit = watch.exceeded
             if worker.state is WorkerState.BUSY:
                 watch.end()
@@ -222,7 +222,7 @@ class Booker(Dispatcher):
                 # worker, in which the asking may have left anything half done.
                 if watch is not None and watch.call is call:
                     watch.complete(ending)
-            else:
+            elif not flags & wire.REFUSED:
                 # It came back by itself, and nobody was signalled: the worker can go on.
                 ending.exception = None
         worker.add_output(ending, call)  # before the next call can write; a read that does not block

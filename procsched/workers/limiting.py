@@ -140,7 +140,7 @@ class Watch(Alarm):
     def _resident_before(self) -> int:
         return min(self.worker.page[RESIDENT_BEFORE], 1 << 62)
 
-    def _exceed(self, name: str, used: float) -> tuple[Outcome, str]:
+    def _exceed(self, name: str, used: float | None) -> tuple[Outcome, str]:
         value = getattr(self.limits, name)
         self.exceeded = words.label(name, value)
         return words.exceeded(name, value, used)
@@ -151,17 +151,21 @@ class Watch(Alarm):
         if call is not None and most is not None and self.worker.output.written > most:
             self.worker.exceed(call, self._exceed("output", self.worker.output.written))
 
-    def judge_locked(self, ending: Ending, large: int) -> tuple[Outcome, str] | None:
+    def judge_locked(self, ending: Ending, flags: int, third: int) -> tuple[Outcome, str] | None:
         """Return the verdict on a run that has come back by itself, or None where it kept to its limits.
 
         Args:
             ending: with what it has used.
-            large: bytes of its result, where that was too large to be sent.
+            flags, third: of its answer.
         """
         limits = self.limits
         self.exceeded = None  # what a look has found came too late
-        if large and limits.result is not None:
-            return self._exceed("result", large)
+        if flags & wire.LARGE and limits.result is not None:
+            return self._exceed("result", third)
+        if flags & wire.REFUSED and third < len(wire.REFUSED_LIMITS):
+            name = wire.REFUSED_LIMITS[third]
+            if getattr(limits, name) is not None:
+                return self._exceed(name, None)
         if limits.output is not None:
             self.worker.output.read()
             if self.worker.output.written > limits.output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -34,7 +35,7 @@ from procsched import (
 from procsched.workers import limiting
 from tests import faults, hungry, support
 from tests.hungry import MIB
-from tests.pools import Bench, open_gate
+from tests.pools import Bench, only_record, open_gate
 
 PATIENCE = 6 * support.TIMEOUT  # seconds: what is to use CPU time may get little of it
 needs_proc = pytest.mark.needs("proc", "what a tree of processes uses is known")
@@ -63,6 +64,8 @@ EXCEEDING = {
     "output": (Limits(output=2000), hungry.speak, (3000,), "1.953 KiB"),
     "output without end": (Limits(output=100_000), hungry.speak_without_end, (), "97.66 KiB"),
     "output below": (Limits(output=2000), hungry.speak_below, (3000,), "1.953 KiB"),
+    "open_files": (Limits(open_files=32), hungry.open_files, (100,), "32"),
+    "file_size": (Limits(file_size=1000), hungry.write_file, (5000,), "1000 bytes"),
     "result": (Limits(result=1000), hungry.answer, (2000,), "1000 bytes"),
     "large result": (Limits(result=2 * MIB), hungry.answer, (4 * MIB,), "2 MiB"),
     "result of a coroutine": (Limits(result=1000), hungry.answer_later, (2000,), "1000 bytes"),
@@ -276,27 +279,40 @@ def test_nobody_looks_where_no_such_run_is_alive(single: Bench, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("limits", "function", "args", "words"),
+    ("limits", "function", "count", "number", "words"),
     [
-        (Limits(open_files=32), hungry.open_files, (100,), "its open_files limit is 32"),
-        (Limits(file_size=1000), hungry.write_file, (5000,), "its file_size limit is 1000 bytes"),
-        (Limits(memory=64 * MIB), hungry.ask_for_too_much, (), "its memory limit is 64 MiB"),
+        (Limits(open_files=32), hungry.open_files, 100, errno.EMFILE, "its open_files limit is 32"),
+        (Limits(file_size=1000), hungry.write_file, 5000, errno.EFBIG, "its file_size limit is 1000 bytes"),
     ],
-    ids=["open_files", "file_size", "memory"],
+    ids=["open_files", "file_size"],
 )
-@needs_proc
-def test_what_the_kernel_refuses_is_the_runs_own_error(
-    single: Bench, limits: Limits, function: Callable[..., Any], args: tuple[Any, ...], words: str
+def test_what_the_kernel_refuses_is_the_cause(
+    single: Bench, limits: Limits, function: Callable[[int], Any], count: int, number: int, words: str
 ) -> None:
-    """FAILED, with the limit that was set in the error and as a note; the worker goes on as it was."""
+    """The error that the action got, with where it got it; the worker goes on as it was."""
     before = single.submit(hungry.pid_and_limits).result(support.TIMEOUT)
-    future = single.submit(function, *args, limits=limits)
-    with pytest.raises((OSError, MemoryError)) as caught:
+    future = single.submit(function, count, limits=limits)
+    error = future.exception(support.TIMEOUT)
+    assert type(error) is LimitExceededError
+    cause = error.__cause__
+    assert isinstance(cause, OSError)
+    assert cause.errno == number
+    assert words in cause.__notes__
+    assert function.__name__ in (only_record(future, Outcome.LIMIT_EXCEEDED).traceback or "")
+    assert single.submit(hungry.pid_and_limits).result(support.TIMEOUT) == before
+
+
+@needs_proc
+def test_memory_that_the_system_has_not_is_the_runs_own_error(single: Bench) -> None:
+    """FAILED, with the limit that was set in the error and as a note, for it may have other reasons."""
+    before = single.submit(hungry.pid_and_limits).result(support.TIMEOUT)
+    future = single.submit(hungry.ask_for_too_much, limits=Limits(memory=64 * MIB))
+    with pytest.raises(MemoryError) as caught:
         future.result(support.TIMEOUT)
+    words = "its memory limit is 64 MiB"
     assert words in caught.value.__notes__
-    record = future.record
-    assert record is not None
-    assert (record.outcome, record.limit) == (Outcome.FAILED, None)
+    record = only_record(future, Outcome.FAILED)
+    assert record.limit is None
     assert words in (record.error or "")
     assert single.submit(hungry.pid_and_limits).result(support.TIMEOUT) == before
 
