@@ -16,7 +16,6 @@ import sys
 
 from procsched import _byvalue
 from procsched.child.stored import BLOB, JSON, PICKLE, REFERENCE, python_tag
-from procsched.errors import TaskSerializationError
 from procsched.stores.codec import writable
 
 TYPE_CHECKING = False
@@ -99,10 +98,9 @@ def store_call(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> St
                 return StoredCall(REFERENCE, name, PICKLE, data, python_tag())
         data = _byvalue.dumps((action, args, kwargs))
     except Exception as error:
-        raise TaskSerializationError(
-            f"the call cannot be stored: {type(error).__name__}: {error}; "
-            "pass plain data, or put what it needs into a module that can be imported"
-        ) from error
+        from procsched import _culprits  # here, for most programs never need it
+
+        raise _culprits.explain(action, args, kwargs, error, "stored") from error
     return StoredCall(BLOB, _name_of(action), "", data, python_tag(), sys.modules["cloudpickle"].__version__)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from procsched import TaskSerializationError
 from procsched.child import references
+from procsched.stores.payloads import store_call
 from procsched.workers import packing
 from tests import faults
 
@@ -92,6 +93,9 @@ def closure_over(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("make", "wanted"), [(packing.pack, "sent to a worker"), (store_call, "stored")], ids=["sent", "stored"]
+)
+@pytest.mark.parametrize(
     ("action", "args", "kwargs", "path", "kind"),
     [
         (faults.identity, (threading.Lock(),), {}, "args[0]", "lock"),
@@ -104,17 +108,17 @@ def closure_over(value: Any) -> Any:
         (faults.identity, (x for x in ()), {}, None, "generator"),
     ],
 )
-def test_what_cannot_be_sent_is_named_with_its_place(
-    action: Any, args: Any, kwargs: dict[str, Any], path: str | None, kind: str
+def test_what_cannot_be_pickled_is_named_with_its_place(
+    make: Any, wanted: str, action: Any, args: Any, kwargs: dict[str, Any], path: str | None, kind: str
 ) -> None:
     """The error says what cannot be pickled, where it hangs, why, and what to do."""
     if path is None:
         args, path = ((x for x in ()),), "args[0]"
     with pytest.raises(TaskSerializationError) as caught:
-        packing.pack(action, args, kwargs)
+        make(action, args, kwargs)
     assert (caught.value.path, caught.value.type_name) == (path, kind)
     text = str(caught.value)
-    assert text.startswith(f"{path}, of type {kind}, cannot be sent to a worker: ")
+    assert text.startswith(f"{path}, of type {kind}, cannot be {wanted}: ")
     assert "create it inside the action" in text
     assert caught.value.__cause__ is not None
 

@@ -1,0 +1,109 @@
+"""What in a call cannot be pickled, where it hangs, and what to do instead."""
+
+from __future__ import annotations
+
+import io
+
+from procsched import _byvalue
+from procsched.errors import TaskSerializationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_DEPTH = 12  # how deep to look for what cannot be pickled
+_LOOKS = 2000  # how many objects to look at
+
+
+def explain(
+    action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, wanted: str
+) -> TaskSerializationError:
+    """Return the error that names the culprit.
+
+    Args:
+        error: what pickling the call has raised.
+        wanted: what was to be done with the call, such as "sent to a worker".
+    """
+    try:
+        path, culprit = _find(action, args, kwargs)
+    except Exception:  # somebody's attribute access raises
+        path, culprit = "", None
+    what = f"{type(error).__name__}: {error}"
+    if not path:
+        return TaskSerializationError(f"the call cannot be {wanted}: {what}")
+    kind = type(culprit).__qualname__
+    return TaskSerializationError(
+        f"{path}, of type {kind}, cannot be {wanted}: {what}; {_remedy(culprit)}",
+        path=path,
+        type_name=kind,
+    )
+
+
+def _remedy(culprit: Any) -> str:
+    if isinstance(culprit, io.IOBase):
+        return "pass its path, and open it inside the action"
+    return (
+        "create it inside the action or once per worker in initializer=, pass plain data instead, "
+        "or put it into a module that the worker can import"
+    )
+
+
+def _find(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return the deepest object that cannot be pickled, with the way to it."""
+    roots = [("action", action)]
+    roots += [(f"args[{index}]", value) for index, value in enumerate(args)]
+    roots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+    looks = 0
+    for path, value in roots:
+        if _can(value):
+            continue
+        for _ in range(_DEPTH):
+            for name, part in _parts(value):
+                looks += 1
+                if looks > _LOOKS:
+                    return path, value
+                if not _can(part):
+                    path, value = path + name, part
+                    break
+            else:
+                return path, value
+        return path, value
+    return "", None
+
+
+def _can(value: Any) -> bool:
+    try:
+        _byvalue.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what hangs directly below a value, each with the text that leads to it."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield f" (closure variable {name!r})", cell.cell_contents
+            except ValueError:  # an empty cell
+                continue
+        defaults = value.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(defaults) :]
+        for name, part in (*zip(names, defaults, strict=False), *(value.__kwdefaults__ or {}).items()):
+            yield f" (default of {name!r})", part
+        for name in code.co_names:
+            if name in value.__globals__:
+                yield f" (global {name!r})", value.__globals__[name]
+    for name in ("func", "args", "keywords", "__self__", "__func__", "__wrapped__"):
+        if hasattr(type(value), name) or name in getattr(value, "__dict__", ()):
+            yield f".{name}", getattr(value, name)
+    for name, part in getattr(value, "__dict__", {}).items():
+        yield f".{name}", part
