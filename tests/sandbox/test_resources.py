@@ -335,7 +335,7 @@ def attack():
 def test_output_is_capped(sandboxed: Sandboxed, body: str) -> None:
     """The first of it is kept and it is said that there was more; who prints is not disturbed, who floods gets EPIPE."""
     answer = sandboxed.run(f"import os\ndef attack():\n{body}", policy=sandboxed.policy(output=1000))
-    assert answer["output"] == ("x" * 100 + "\n") * 9 + "x" * 91 if "print" in body else "x" * 1000
+    assert answer["output"] == (("x" * 100 + "\n") * 9 + "x" * 91 if "print" in body else "x" * 1000)
     assert answer["truncated"]
     if "print" in body:
         ended(answer, "succeeded")
