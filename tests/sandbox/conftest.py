@@ -38,9 +38,14 @@ class Sandboxed:
         return {**hosts.LAYERS[self.layers], **changes}
 
     def run(
-        self, source: str, *args: Any, timeout: float = 20.0, policy: dict[str, Any] | None = None
+        self,
+        source: str,
+        *args: Any,
+        timeout: float = 20.0,
+        policy: dict[str, Any] | None = None,
+        mark: str = "",
     ) -> Any:
-        """Run the function `attack` of a source, and see to it that nobody was hurt."""
+        """Run the function `attack` of a source, and see to it that nobody was hurt, and that nothing of it is left."""
         answer = self.host(
             "run",
             policy=self.policy() if policy is None else policy,
@@ -48,11 +53,12 @@ class Sandboxed:
             name="attack",
             args=list(args),
             timeout=timeout,
+            mark=mark,
         )
         assert answer["hurt"] == []
         assert answer["harmless"] == 45
         assert not answer["leaked"]
-        assert not answer["alive"]
+        assert answer["alive"] == []
         return answer
 
 

@@ -167,9 +167,13 @@ class Host:
         name: str,
         args: list[Any],
         timeout: float,
-        after: bool = True,
+        mark: str = "",
     ) -> Any:
-        """Run one job, look at the canaries, and run a harmless one."""
+        """Run one job, look for what it has left, look at the canaries, and run a harmless one.
+
+        Args:
+            mark: what the processes of the job call themselves, where it has several.
+        """
         from procsched import Source
 
         executor = self.executor(policy)
@@ -178,6 +182,9 @@ class Host:
         job = Source(source, name) if source else _function(name)
         future = executor.options(timeout=timeout).submit(job, *args)
         record = future.wait_record(timeout + 30)
+        left = [record.pid] if alive(record.pid) else []
+        if mark:
+            left += called(mark)
         answer: dict[str, Any] = {
             "seconds": time.monotonic() - begun,
             "duration": record.duration,
@@ -195,14 +202,13 @@ class Host:
             "progress": progress or future.progress,
             "result": _shown(record.result) if record.ok else None,
             "exception": type(future.exception()).__name__ if not record.ok else None,
-            "alive": alive(record.pid),
+            "alive": left,
         }
-        if after:
-            harmless = executor.options(timeout=20).submit(Source("def f():\n return sum(range(10))", "f"))
-            answer["harmless"] = harmless.result()
-            answer["hurt"] = self.canaries.hurt()
-            text = json.dumps([answer["output"], answer["result"], answer["error"], answer["traceback"]])
-            answer["leaked"] = SECRET in text
+        harmless = executor.options(timeout=20).submit(Source("def f():\n return sum(range(10))", "f"))
+        answer["harmless"] = harmless.result()
+        answer["hurt"] = self.canaries.hurt()
+        text = json.dumps([answer["output"], answer["result"], answer["error"], answer["traceback"]])
+        answer["leaked"] = SECRET in text
         return answer
 
     def do_at_once(self, policy: dict[str, Any], jobs: list[list[Any]], timeout: float) -> Any:
@@ -238,23 +244,17 @@ class Host:
                 continue
         return found
 
-    def do_names(self) -> Any:
-        """Return what everything below this process calls itself."""
-        import psutil
+    def do_called(self, mark: str) -> Any:
+        """Return the processes of this system that call themselves so."""
+        return called(mark)
 
-        found = []
-        for each in psutil.Process().children(recursive=True):
-            try:
-                found.append(each.name())
-            except psutil.Error:
-                continue
-        return found
-
-    def do_start(self, policy: dict[str, Any], source: str, name: str, timeout: float) -> Any:
+    def do_start(
+        self, policy: dict[str, Any], source: str, name: str, timeout: float, args: tuple[Any, ...] = ()
+    ) -> Any:
         """Start a job and do not wait for it; return the pid of its worker once it has told of progress."""
         from procsched import Source
 
-        future = self.executor(policy).options(timeout=timeout).submit(Source(source, name))
+        future = self.executor(policy).options(timeout=timeout).submit(Source(source, name), *args)
         end = time.monotonic() + 20
         while future.progress is None and time.monotonic() < end:
             time.sleep(0.01)
@@ -282,6 +282,20 @@ def _shown(value: Any) -> Any:
     except TypeError:
         return repr(value)
     return value
+
+
+def called(mark: str) -> list[int]:
+    """Return the processes that call themselves so, whosever children they are by now. A name has 15 letters at most."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                name = file.read()
+        except OSError:
+            continue  # gone meanwhile
+        if name == mark + "\n" and alive(int(pid)):
+            found.append(int(pid))
+    return found
 
 
 def alive(pid: int | None) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+
 import pytest
 
 from tests.sandbox.attacks import PRELUDE
@@ -27,9 +30,19 @@ def test_forks_are_refused_where_there_is_one_process(sandboxed: Sandboxed) -> N
     ended(sandboxed.run(source), "failed", "PermissionError")
 
 
-BOMB = """
-import os, time
-def attack(seconds):
+NAMED = """
+import ctypes, os, time
+from procsched import current_run
+
+def call_oneself(mark):
+    '''Have a name that can be seen from outside; forks inherit it.'''
+    assert ctypes.CDLL(None).prctl(15, mark.encode()) == 0  # PR_SET_NAME
+"""
+BOMB = (
+    NAMED
+    + """
+def attack(mark, seconds):
+    call_oneself(mark)
     count = 0
     try:
         while True:
@@ -40,11 +53,33 @@ def attack(seconds):
             count += 1
     except OSError as error:
         left = [count, type(error).__name__]
-    if os.fork is None:
-        return None
+    current_run().progress(count)
     time.sleep(seconds)
     return left
 """
+)
+DAEMON = (
+    NAMED
+    + """
+def attack(mark, seconds):
+    call_oneself(mark)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    status = os.wait()[1]
+    current_run().progress(1)
+    time.sleep(seconds)
+    return status
+"""
+)
+_marks = itertools.count()
+
+
+def new_mark() -> str:
+    """Return a name for processes that no others have, of another run of the tests neither."""
+    return f"m{os.getpid()}-{next(_marks)}"
 
 
 def several(sandboxed: Sandboxed, **changes: object) -> dict:
@@ -59,32 +94,24 @@ def several(sandboxed: Sandboxed, **changes: object) -> dict:
     return sandboxed.policy(**{"processes": 4, "give_up": ["memory", "cpu"], **changes})
 
 
-def test_a_fork_bomb_stops_at_the_limit(sandboxed: Sandboxed) -> None:
-    """With several processes there are so many and no more, in sessions of their own or not, and all end with the run."""
+@pytest.mark.parametrize(
+    ("source", "number", "result"),
+    [(BOMB, 4, [3, "BlockingIOError"]), (DAEMON, 2, 0)],
+    ids=["bomb", "daemon"],
+)
+def test_all_processes_end_with_the_run(
+    sandboxed: Sandboxed, source: str, number: int, result: object
+) -> None:
+    """So many as there may be, and no more; those that left session, group and parent are gone with the rest."""
     policy = several(sandboxed)
-    answer = sandboxed.run(BOMB, 0, policy=policy)
-    assert answer["result"] == [3, "BlockingIOError"]
-    assert all("sleep" not in " ".join(command) for _pid, _uid, command in sandboxed.host("below")[3:])
-    answer = sandboxed.run(BOMB, 100, policy=policy, timeout=1.0)
-    ended(answer, "timed_out")
-
-
-def test_daemons_die_with_the_run(sandboxed: Sandboxed) -> None:
-    """A daemon that left session, group and parent is gone when the record is there."""
-    policy = several(sandboxed)
-    source = """
-import ctypes, os, time
-def attack():
-    if os.fork() == 0:
-        os.setsid()
-        named = ctypes.CDLL(None).prctl(15, b"leftover")
-        if os.fork() == 0:
-            time.sleep(1000)
-        os._exit(named)
-    return os.wait()[1]
-"""
-    assert sandboxed.run(source, policy=policy)["result"] == 0
-    assert "leftover" not in sandboxed.host("names")
+    mark = new_mark()
+    sandboxed.host("start", policy=policy, source=source, name="attack", timeout=500.0, args=[mark, 1000])
+    assert len(sandboxed.host("called", mark=mark)) == number  # so they can be seen
+    sandboxed.host("close")
+    assert sandboxed.host("called", mark=mark) == []
+    mark = new_mark()
+    assert sandboxed.run(source, mark, 0, policy=policy, mark=mark)["result"] == result
+    ended(sandboxed.run(source, mark, 1000, policy=policy, timeout=1.0, mark=mark), "timed_out")
 
 
 def test_threads_stop_at_the_limit(sandboxed: Sandboxed) -> None:
