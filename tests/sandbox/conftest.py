@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import support
 from tests.sandbox import hosts
 
 HERE = Path(__file__).resolve().parent
@@ -22,6 +23,11 @@ if sys.platform != "linux":
 def _closed_hosts() -> Iterator[None]:
     yield
     hosts.close_all()
+    left = hosts.strays()
+    if left:
+        lines = [support.describe_process(pid) for pid in left]
+        support.kill_for_cleanup(left)
+        pytest.fail("sandboxed processes are alive after the last test:\n" + "\n".join(lines), pytrace=False)
 
 
 class Sandboxed:
