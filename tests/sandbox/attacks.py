@@ -306,6 +306,7 @@ def attack(t):
         tried("connect by TCP", connected, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", t["tcp"])),
         tried("connect by UDP", connected, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", t["udp"])),
         tried("connect to a path", connected, socket.AF_UNIX, socket.SOCK_DGRAM, t["path"]),
+        tried("connect to a path by a stream", connected, socket.AF_UNIX, socket.SOCK_STREAM, t["path"] + "-stream"),
         tried("connect to an abstract name", connected, socket.AF_UNIX, socket.SOCK_DGRAM, "\\0" + t["abstract"]),
         tried("look up a name", socket.getaddrinfo, "localhost", 80),
     ]
@@ -316,6 +317,7 @@ def attack(t):
             "connect by TCP",
             "connect by UDP",
             "connect to a path",
+            "connect to a path by a stream",
             "connect to an abstract name",
         ),
     ),
@@ -425,9 +427,21 @@ CALLS = {
 }
 
 def attack(t):
-    return [tried(name, call, *arguments) for name, arguments in CALLS.items()]
+    key = t["key"]
+    found = [
+        tried("read the canary's key", call, 250, 11, key, ctypes.create_string_buffer(256), 256),
+        tried("link the key elsewhere", call, 250, 8, key, -2),
+        tried("let all use the key", call, 250, 5, key, 0x3F3F3F3F),
+        tried("change the key", call, 250, 2, key, b"evil", 4),
+    ]
+    found += [tried(name, call, *arguments) for name, arguments in CALLS.items()]
+    found.append(tried("revoke the key", call, 250, 3, key))
+    return found
 """,
-        works=("shmget", "semget", "memfd_create", "keyctl session", "request_key", "sync", "landlock"),
+        works=(
+            *("shmget", "semget", "memfd_create", "keyctl session", "request_key", "sync", "landlock"),
+            *("read the canary's key", "let all use the key", "change the key", "revoke the key"),
+        ),
     ),
     # -- ours: not on the list ---------------------------------------------------------------------------
     Attack(

@@ -25,6 +25,7 @@ SECRET = "canary-" + "f00d" * 8
 UIDS = range(740_000, 740_032)
 KEPT = 3  # executors
 KEYCTL = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+KEYCTL_DESCRIBE, KEYCTL_READ = 6, 11
 
 
 def drop(uid: int) -> None:
@@ -52,6 +53,8 @@ class Canaries:
         libc.syscall(KEYCTL, 1, b"canary")  # KEYCTL_JOIN_SESSION_KEYRING
         number = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
         self.key = libc.syscall(number, b"user", b"canary", SECRET.encode(), len(SECRET), -3)
+        # What is executed in the host, or in a process that serves it, can make this file: see `test_wire.py`.
+        self.executed = f"/tmp/executed-{os.getpid()}"
         self.path = os.path.join(directory, "socket")
         self.sockets = []
         for family, kind, address in (
@@ -83,6 +86,7 @@ class Canaries:
             "abstract": f"canary-{os.getpid()}",
             "secret": SECRET,
             "key": self.key,
+            "executed": self.executed,
         }
 
     def state(self) -> dict[str, Any]:
@@ -107,6 +111,8 @@ class Canaries:
         except OSError as error:
             found["file"] = str(error)
         found["directory"] = sorted(os.listdir(self.directory))
+        found["executed"] = os.path.lexists(self.executed)
+        found["key"] = [key_part(KEYCTL_DESCRIBE, self.key), key_part(KEYCTL_READ, self.key)]
         found["heard"] = [bool(select.select([each], [], [], 0)[0]) for each in self.sockets]
         with open("/proc/sysvipc/shm", encoding="ascii") as file:
             found["shm"] = len([line for line in file if str(os.getuid()) in line.split()[7:8]])
@@ -115,7 +121,17 @@ class Canaries:
     def hurt(self) -> list[str]:
         """Return what has changed."""
         now = self.state()
+        if now["executed"]:
+            os.unlink(self.executed)
         return [f"{name}: {self.begun[name]} -> {now[name]}" for name in now if now[name] != self.begun[name]]
+
+
+def key_part(operation: int, key: int) -> str:
+    """Return the description of a key, or what it holds; or why that cannot be had."""
+    room = ctypes.create_string_buffer(256)
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = libc.syscall(KEYCTL, operation, key, room, ctypes.c_size_t(len(room)))
+    return os.strerror(ctypes.get_errno()) if size < 0 else room.raw[:size].decode("ascii", "replace")
 
 
 class Host:

@@ -59,6 +59,17 @@ def test_it_works_without_a_sandbox(attack: Attack) -> None:
     assert not missing, (missing, found)
 
 
+@pytest.mark.skipif(not hosts.IS_ROOT, reason="needs root: a user and namespaces of its own to attack in")
+def test_every_canary_is_hurt_without_a_sandbox() -> None:
+    """One that nothing can hurt would not say anything of a sandbox."""
+    lines = [line.split(": ", 1) for found in without_a_sandbox() for line in found.get("hurt", ())]
+    hurt = {name for name, _change in lines}
+    names = {*("parent", "sibling", "file", "xattr", "directory", "key", "heard", "shm")}
+    assert hurt == names  # of "executed" see `test_wire.py`
+    heard = [json.loads(change.split(" -> ")[1].lower()) for name, change in lines if name == "heard"]
+    assert [any(each) for each in zip(*heard, strict=True)] == [True] * 5
+
+
 def _canary(what: str, worked: set[str]) -> bool:
     return what == "canary" and any(each.endswith("/canary") for each in worked)
 

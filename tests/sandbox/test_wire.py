@@ -6,6 +6,8 @@ import base64
 import os
 import pickle
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,11 +31,22 @@ def done(value, number=1):
 
 
 class Evil:
+    """Makes a file where its pickle is opened."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
     def __reduce__(self) -> object:
-        return (eval, ("__import__('os').system('touch /tmp/executed')",))
+        return (open, (self.path, "w"))
 
 
-PICKLED = base64.b64encode(pickle.dumps(Evil())).decode()
+def source_of(case: str, told: dict[str, Any]) -> str:
+    """Return the source of a job, with the path of the file that only code of its own in another process can make."""
+    path: str = told["executed"]
+    pickled = base64.b64encode(pickle.dumps(Evil(path))).decode()
+    body = WRITTEN[case][0].replace("<executed>", path).replace("<pickled>", pickled)
+    return f"{PUT}\ndef attack(*_):\n    {body}"
+
 
 # body of the job -> outcome, words of the error, result
 WRITTEN = {
@@ -64,14 +77,26 @@ WRITTEN = {
     ),
     "refused": ("put({'kind': 'refused', 'step': 'x', 'error': 'y'})", "crashed", "'refused' while", None),
     "no kind": ("put({'kind': 'shutdown'})", "crashed", "no known kind", None),
-    "a pickle": (f"import base64; put(base64.b64decode('{PICKLED}'))", "crashed", "protocol violation", None),
+    "a pickle": ("import base64; put(base64.b64decode('<pickled>'))", "crashed", "protocol violation", None),
+    "a large pickle": (
+        "import base64; put(base64.b64decode('<pickled>') + bytes(100_000))",
+        "crashed",
+        "protocol violation",
+        None,
+    ),
+    "a pickle as a result": ("import base64; return base64.b64decode('<pickled>')", "succeeded", "", ...),
     "keys that make objects": (
         "done({'__reduce__': 1, '__class__': 'x', 'py/object': 'y'})",
         "succeeded",
         "",
         {"__reduce__": 1, "__class__": "x", "py/object": "y"},
     ),
-    "unknown tags": ('put(b\'{"kind":"done","id":1,"value":{"$eval":"1"}}\')', "crashed", "$eval", None),
+    "unknown tags": (
+        'done({"$eval": "open(\\"<executed>\\", \\"w\\")"})',
+        "crashed",
+        "$eval",
+        None,
+    ),
     "a result that is too large": ("return 'x' * 2_000_000", "limit_exceeded", "result=1048576", None),
     "a large result by hand": ("done('x' * 1_100_000)", "crashed", "announced a frame", None),
     "many values": ("return [0] * 200_000", "failed", "one value too many", None),
@@ -159,14 +184,23 @@ WRITTEN = {
 }
 
 
+def test_what_would_be_executed(tmp_path: Path) -> None:
+    """Whoever opens the pickle that the jobs send makes the file."""
+    path = tmp_path / "executed"
+    data = pickle.dumps(Evil(str(path)))
+    assert not path.exists()
+    pickle.loads(data).close()
+    assert path.exists()
+
+
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.replace(" ", "-"))
 def test_whatever_is_written_is_an_outcome(sandboxed: Sandboxed, case: str) -> None:
-    """Each ends as one outcome of this run alone, with nothing executed and nobody hurt."""
-    body, outcome, words, result = WRITTEN[case]
-    answer = sandboxed.run(f"{PUT}\ndef attack():\n    {body}", timeout=20.0)
+    """Each ends as one outcome of this run alone, with nothing executed (see `Canaries.executed`) and nobody hurt."""
+    _body, outcome, words, result = WRITTEN[case]
+    answer = sandboxed.run(source_of(case, sandboxed.arguments), timeout=20.0)
     assert answer["outcome"] == outcome, answer
     assert words in (answer["error"] or ""), answer["error"]
-    assert answer["result"] == result
+    assert result is ... or answer["result"] == result
     assert outcome == "limit_exceeded" or answer["limit"] is None
 
 
@@ -198,7 +232,7 @@ def test_what_is_large_is_looked_into_by_another_process(sandboxed: Sandboxed) -
 
 def test_a_hostile_run_harms_no_other(sandboxed: Sandboxed) -> None:
     """Among attackers every harmless job has its own outcome and no attacker has another's."""
-    evil = [f"{PUT}\ndef attack(x):\n    {WRITTEN[case][0]}" for case in list(WRITTEN)[:8]]
+    evil = [source_of(case, sandboxed.arguments) for case in list(WRITTEN)[:8]]
     good = "def attack(x):\n    return x"
     texts = [text for each in evil for text in (each, good)]
     jobs = [[text, "attack", [n]] for n, text in enumerate(texts)]
@@ -212,7 +246,7 @@ def test_nothing_grows(sandboxed: Sandboxed) -> None:
     """Hostile runs leave neither memory nor descriptors nor threads in the host. Longer with PROCSCHED_LONG."""
     rounds = 1000 if os.environ.get("PROCSCHED_LONG") else 12
     cases = ["random bytes", "a length", "a result that is too large", "many values by hand", "exit 77"]
-    jobs = [[f"{PUT}\ndef attack():\n    {WRITTEN[case][0]}", "attack", []] for case in cases]
+    jobs = [[source_of(case, sandboxed.arguments), "attack", []] for case in cases]
     for _ in range(2):
         sandboxed.host("at_once", policy=sandboxed.policy(), jobs=jobs, timeout=20.0)
     before = sandboxed.host("usage")
