@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 SECRET = "canary-" + "f00d" * 8
-UIDS = range(740_000, 740_032)
+UIDS = range(740_000, 740_512)  # also enough for a pool with as many workers as there are processors
 KEPT = 3  # executors
 KEYCTL = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
 KEYCTL_DESCRIBE, KEYCTL_READ = 6, 11
@@ -142,18 +142,24 @@ class Host:
         self.canaries = Canaries(directory)
         self.executors: dict[str, Any] = {}
 
+    def sandbox(self, policy: dict[str, Any]) -> Any:
+        """Return the sandbox of a policy, with what this user needs."""
+        from procsched import Sandbox
+
+        fields = dict(policy)
+        fields["give_up"] = frozenset(fields.get("give_up", ()))
+        if self.root:
+            fields["run_as"] = UIDS
+        return Sandbox(**fields)
+
     def executor(self, policy: dict[str, Any]) -> Any:
         """Return an executor with this policy; the last few are kept, for each takes a while to be made."""
-        from procsched import ProcessExecutor, Sandbox
+        from procsched import ProcessExecutor
 
         key = json.dumps(policy, sort_keys=True)
         executor = self.executors.pop(key, None)
         if executor is None:
-            fields = dict(policy)
-            fields["give_up"] = frozenset(fields.get("give_up", ()))
-            if self.root:
-                fields["run_as"] = UIDS
-            executor = ProcessExecutor(1, timeout=10.0, sandbox=Sandbox(**fields))
+            executor = ProcessExecutor(1, timeout=10.0, sandbox=self.sandbox(policy))
         self.executors[key] = executor
         while len(self.executors) > KEPT:
             self.executors.pop(next(iter(self.executors))).shutdown()
@@ -226,6 +232,59 @@ class Host:
         text = json.dumps([answer["output"], answer["result"], answer["error"], answer["traceback"]])
         answer["leaked"] = SECRET in text
         return answer
+
+    def do_run_shared(self, policy: dict[str, Any], source: str, name: str, calls: list[list[Any]]) -> Any:
+        """Call a job by `run`, each time with an argument and a timeout; return each result, or the error."""
+        from procsched import ProcschedError, Source, run, shutdown_shared
+
+        answers = []
+        try:
+            for argument, timeout in calls:
+                try:
+                    result = run(
+                        Source(source, name), argument, timeout=timeout, sandbox=self.sandbox(policy)
+                    )
+                    answers.append(["result", result])
+                except ProcschedError as error:
+                    answers.append([type(error).__name__, str(error)])
+        finally:
+            shutdown_shared()
+        return {"answers": answers, "hurt": self.canaries.hurt()}
+
+    def do_scheduler(self, policy: dict[str, Any], source: str, name: str, tasks: list[list[Any]]) -> Any:
+        """Have a scheduler run a job for each argument; with how many attempts, None for what is usual there.
+
+        Returns:
+            For each task a line for each of its attempts.
+        """
+        from procsched import EventLog, OneTime, ProcessPool, RetryPolicy, Scheduler, Source
+
+        log = EventLog()
+        with Scheduler(pool=ProcessPool(1, sandbox=self.sandbox(policy)), listeners=[log]) as scheduler:
+            made = []
+            for argument, attempts in tasks:
+                options = {} if attempts is None else {"retry": RetryPolicy(attempts, initial_backoff=0.0)}
+                job = Source(source, name)
+                made.append(
+                    scheduler.schedule("job", job, OneTime(0), args=(argument,), timeout=20.0, **options)
+                )
+            for task in made:
+                scheduler.wait(task, 60)
+        records = [event.record for event in log.events if event.record is not None]
+        answers = [
+            [
+                [
+                    record.attempt,
+                    str(record.outcome),
+                    record.result if record.ok else record.error,
+                    record.given_up,
+                ]
+                for record in records
+                if record.task_id == task.id
+            ]
+            for task in made
+        ]
+        return {"answers": answers, "hurt": self.canaries.hurt()}
 
     def do_at_once(self, policy: dict[str, Any], jobs: list[list[Any]], timeout: float) -> Any:
         """Run several jobs one after another and return their outcomes."""

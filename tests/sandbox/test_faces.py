@@ -138,6 +138,55 @@ def test_the_report_names_every_promise(sandboxed: Sandboxed) -> None:
     assert int(report["layers"]["seccomp"]) > 300
 
 
+# What it leaves in its process, which no other run finds; and what it finds of the host's.
+JOB_BY_FACES = """
+import os
+def attack(x):
+    found = ["seen" in vars(os), "CANARY_SECRET" in os.environ]
+    os.seen = True
+    while x == 0:
+        pass
+    if x < 0:
+        raise ValueError(x)
+    return [2 * x, *found]
+"""
+
+
+def test_run_takes_a_sandbox(sandboxed: Sandboxed) -> None:
+    """Each call has a process of its own, and comes back with the result, the job's claim or its end."""
+    answer = sandboxed.host(
+        "run_shared",
+        policy=sandboxed.policy(),
+        source=JOB_BY_FACES,
+        name="attack",
+        calls=[[1, 20.0], [-1, 20.0], [0, 0.4], [2, 20.0]],
+    )
+    first, failed, endless, last = answer["answers"]
+    assert first == ["result", [2, False, False]]
+    assert failed == ["RemoteError", "the job says: ValueError: -1"]
+    assert endless[0] == "TaskTimeoutError"
+    assert last == ["result", [4, False, False]]
+    assert answer["hurt"] == []
+
+
+def test_a_scheduler_takes_a_sandbox(sandboxed: Sandboxed) -> None:
+    """Its records say what was given up. A task that fails is tried again only where a policy of its own says so."""
+    answer = sandboxed.host(
+        "scheduler",
+        policy=sandboxed.policy(),
+        source=JOB_BY_FACES,
+        name="attack",
+        tasks=[[1, None], [-1, None], [-2, 2], [2, None]],
+    )
+    given_up = sandboxed.policy().get("give_up", [])
+    first, failed, tried_twice, last = answer["answers"]
+    assert first == [[1, "succeeded", [2, False, False], given_up]]
+    assert failed == [[1, "failed", "the job says: ValueError: -1", given_up]]
+    assert [attempt[:2] for attempt in tried_twice] == [[1, "failed"], [2, "failed"]]
+    assert last == [[1, "succeeded", [4, False, False], given_up]]
+    assert answer["hurt"] == []
+
+
 # --- refusals, in this process ---------------------------------------------------------------------------
 
 JOB = Source("def f(): pass", "f")
