@@ -7,6 +7,7 @@ read them, wherever they are installed. Without root there is one host: under th
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -46,9 +47,22 @@ exec "$@"
 """
 
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="needs root: private uids, mounts and a user to become")
-needs_bwrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed, so there are no namespaces to test"
-)
+
+
+@functools.cache
+def why_not(user: str, layers: str) -> str:
+    """Return why a layer set cannot be tested here under a user; "" where it can. The library is not asked."""
+    if user == "root" and not IS_ROOT:
+        return "needs root: private uids"
+    if layers != "namespaces":
+        return ""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return "bubblewrap is not installed, so there are no namespaces to test"
+    identity: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []} if IS_ROOT else {}
+    command = [bwrap, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "/bin/true"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=LIMIT, **identity)
+    return f"bubblewrap makes no namespaces here: {done.stderr.strip()}" if done.returncode else ""
 
 
 def mounted(uid: int, *arguments: str, flags: tuple[str, ...] = ()) -> list[str]:
@@ -157,6 +171,17 @@ NAMESPACES: dict[str, Any] = {}
 USERS = ("root", "user")
 LAYERS = {"portable": PORTABLE, "namespaces": NAMESPACES}
 SETTINGS = list(itertools.product(USERS, LAYERS))
+
+
+def chosen(turn: int, number: int) -> list[tuple[str, str]]:
+    """Return so many of the settings that can be tested here, by turns; two have as little in common as there are."""
+    possible = [setting for setting in SETTINGS if not why_not(*setting)]
+    first = possible[turn % len(possible)]
+    others = [setting for setting in possible if setting != first]
+    others.sort(key=lambda setting: len({*setting, *first}), reverse=True)
+    return [first, *others][:number]
+
+
 _hosts: dict[str, HostProcess] = {}
 
 

@@ -48,7 +48,7 @@ def test_what_is_missing_is_refused(user: str, answers: str, tmp_path: Any) -> N
     default, portable = MISSING[answers]
     with hosts.own_host(user, tmp_path, ("-m", "tests.sandbox.emulate", answers)) as host:
         refused(host, hosts.PORTABLE, portable)
-        if hosts.needs_bwrap.args[0] is False or default == "names":
+        if not hosts.why_not(user, "namespaces") or default == "names":
             refused(host, hosts.NAMESPACES, default)
 
 
