@@ -15,6 +15,9 @@ from tests.sandbox import hosts
 
 HERE = Path(__file__).resolve().parent
 FIRST = "test_a_job_runs_and_is_recorded"
+WHOLE = os.environ.get("PROCSCHED_ESCAPES") == "all"
+MOST_EXCESS = 1.0  # seconds after its limit at which the outcome of a run is there, whatever the job does
+_excesses: list[tuple[float, str]] = []  # of the runs of this session, and of which test each was
 
 if sys.platform != "linux":
     collect_ignore_glob = ["test_*.py"]
@@ -62,6 +65,7 @@ class Sandboxed:
             timeout=timeout,
             mark=mark,
         )
+        _excesses.append((answer["seconds"] - timeout, os.environ["PYTEST_CURRENT_TEST"].split()[0]))
         assert answer["hurt"] == []
         assert answer["harmless"] == 45
         assert not answer["leaked"]
@@ -79,6 +83,28 @@ def sandboxed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Sandboxed(user, layers, hosts.shared_host(user, tmp_path_factory.mktemp("host")))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the whole matrix, which is run by hand, where an outcome came too late. No other run is judged by time."""
+    if WHOLE and _excesses and max(_excesses)[0] > MOST_EXCESS and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say by how much the outcomes of the whole matrix came after their limits."""
+    if not WHOLE or not _excesses:
+        return
+    most, where = max(_excesses)
+    late = sum(excess > MOST_EXCESS for excess, _where in _excesses)
+    terminalreporter.section("outcomes and their limits")
+    terminalreporter.line(
+        f"{len(_excesses)} runs; the latest outcome came {most:+.3f} s after its limit: {where}"
+    )
+    terminalreporter.line(
+        f"later than {MOST_EXCESS:g} s after: {late}" + (", which FAILS this session" if late else "")
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run a part of the matrix: each case under one user with one layer set, in turn. PROCSCHED_ESCAPES=all runs it whole.
 
@@ -86,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     in two settings, which have nothing in common where there are such. `FIRST` is run in all: where one cannot be
     tested, it is skipped, and that says so at the end of the session.
     """
-    if os.environ.get("PROCSCHED_ESCAPES") == "all" or any("::" in word for word in config.args):
+    if WHOLE or any("::" in word for word in config.args):
         return
     cases: dict[str, list[str]] = {}
     left, kept = [], []
