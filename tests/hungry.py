@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from procsched import TaskTimeoutError
-from tests import support
+from tests import faults, support
 
 MIB = 1 << 20
 RLIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
@@ -70,8 +70,8 @@ def reserve(size: int) -> int:
         return len(space)
 
 
-def share_with_forks(size: int, count: int) -> int:
-    """Have so many bytes, and forks that have the same pages."""
+def share_with_forks(size: int, count: int, gate: str) -> int:
+    """Have so many bytes, and forks that have the same pages, until the gate is opened."""
     block = bytearray(size)
     block[::4096] = b"x" * len(block[::4096])
     pids = []
@@ -81,7 +81,7 @@ def share_with_forks(size: int, count: int) -> int:
             time.sleep(600)
             os._exit(0)
         pids.append(pid)
-    time.sleep(0.3)  # several looks
+    faults.wait_at_gate(gate)
     return len(pids)
 
 
