@@ -22,6 +22,7 @@ from procsched import (
     Scheduler,
     SqlTaskStore,
     TaskStatus,
+    connect,
 )
 from tests import faults, pools, stored, support
 
@@ -176,6 +177,33 @@ def test_no_worker_loads_sqlalchemy(path: str) -> None:
             scheduler.schedule("t", eval, FixedRate(1000), args=(HEAVY,), key="t", retry=NO_RETRY)
             task = scheduler.schedule("now", eval, OneTime(0), args=(HEAVY,), retry=NO_RETRY)
             assert scheduler.wait(task, support.TIMEOUT).result == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_stored_call_is_opened_in_a_worker_only(path: str, tmp_path: Path, by_value: bool) -> None:
+    """What its loading does is never done in the parent, nor in who looks at the store or steers it from outside."""
+    due_told, paused_told = (str(tmp_path / name) for name in ("due", "paused"))
+    action = (lambda *_args: None) if by_value else stored.nothing
+    scheduler, _log = open_scheduler(path)
+    due, paused = (
+        scheduler.schedule(name, action, OneTime(0), args=(faults.OnLoad(faults.tell_pid, told),))
+        for name, told in (("due", due_told), ("paused", paused_told))
+    )
+    scheduler.shutdown()
+    client = connect(f"sqlite:///{path}")
+    assert client.pause(paused)
+    assert stored.rows(path, "SELECT DISTINCT form FROM payloads") == [("" if by_value else "pickle",)]
+    scheduler, _log = open_scheduler(path)
+    with scheduler:
+        assert scheduler.wait(due.id, support.TIMEOUT).ok
+        for looks in (scheduler, client):
+            assert [task.status for task in looks.tasks()] == [TaskStatus.SUCCEEDED, TaskStatus.PAUSED]
+            (record,) = looks.history()
+        assert [row["name"] for row in client.rows()] == ["due", "paused"]
+        (worker,) = pools.told_pids(due_told)
+        assert worker == record.pid != os.getpid()
+    assert not Path(paused_told).exists()
 
 
 def test_every_commit_may_be_the_last(tmp_path: Path) -> None:
