@@ -6,7 +6,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from procsched import (
     OverrunPolicy,
     Priority,
     RetryPolicy,
+    ScheduledTask,
     ScheduleError,
     Scheduler,
     TaskStatus,
@@ -36,7 +38,7 @@ from procsched import (
 from procsched._core.models import Dropped, Sealed
 from procsched.scheduler.attempts import causes_of
 from procsched.workers.base import Ending
-from tests import support
+from tests import stored, support
 from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
 
 S = TaskStatus
@@ -643,8 +645,103 @@ def test_large_result_is_dropped_and_said_so() -> None:
         assert task.history[0].result == Dropped(11)
 
 
-def test_store_sees_every_change_of_status() -> None:
-    """The store has the newest state and record, and forgets what the scheduler forgets."""
+class Recording(InMemoryTaskStore):
+    """Notes the status of each snapshot that it is to save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, TaskStatus]] = []
+
+    def save(self, task: ScheduledTask) -> None:
+        self.seen.append((task.id, task.status))
+
+
+class Committing(Recording):
+    """Likewise, of several at once."""
+
+    def save(self, task: ScheduledTask) -> None:
+        raise AssertionError("it has commit")
+
+    def commit(self, changes: Sequence[tuple[ScheduledTask, ExecutionRecord | None]]) -> None:
+        self.seen += [(task.id, task.status) for task, _record in changes]
+
+
+def _every_status(scheduler: Scheduler, clock: FakeClock) -> None:
+    """Lead tasks through each status there is, with all that a user may ask."""
+
+    def settle() -> None:
+        # A database may be given two states of a task together: then nobody ever sees the first of them.
+        assert scheduler.wait_idle(5)
+        assert scheduler.writer is not None
+        assert scheduler.writer.flush(5)
+
+    task = scheduler.schedule("t", stored.fail, OneTime(START + 1), retry=RetryPolicy(3, 1.0, 1.0))
+    scheduler.schedule("rate", stored.nothing, FixedRate(1.0, start_delay=1.0))
+    for passes in (0, 1):
+        clock.advance(passes)
+        settle()
+        assert scheduler.pause(task)
+        assert scheduler.resume(task)
+    for _ in range(2):
+        clock.advance(1)
+        settle()
+    assert task.status is S.FAILED
+    assert scheduler.revive(task)
+    settle()
+    assert scheduler.cancel(task)
+    assert scheduler.wait(scheduler.schedule("once", stored.nothing, OneTime(START)), 5).ok
+    settle()
+
+
+EVERY_STATUS = {
+    "t": [
+        S.SCHEDULED, S.PAUSED, S.SCHEDULED, S.RUNNING, S.RETRYING, S.PAUSED, S.RETRYING, S.RUNNING, S.RETRYING,
+        S.RUNNING, S.FAILED, S.SCHEDULED, S.RUNNING, S.RETRYING, S.CANCELLED,
+    ],
+    "rate": [S.SCHEDULED, *[S.RUNNING, S.SCHEDULED] * 3],
+    "once": [S.SCHEDULED, S.RUNNING, S.SUCCEEDED],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [InMemoryTaskStore, Recording, Committing])
+def test_a_store_is_written_at_every_change_of_status(
+    kind: type[InMemoryTaskStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given the very states, in the very order, that the events tell; none is left out, and none comes twice."""
+    store = kind()
+    seen: list[tuple[str, TaskStatus]] = getattr(store, "seen", [])
+    monkeypatch.setattr(store, "keep", lambda task: seen.append((task.id, task.status)))
+    with simulated(store=store) as (scheduler, clock, log):
+        _every_status(scheduler, clock)
+        told = [(event.task_id, event.status) for event in log.events if event.kind == "status"]
+        names = {task.id: task.name for task in scheduler.tasks()}
+    assert seen == told
+    for task_id, name in names.items():
+        assert [status for each, status in seen if each == task_id] == EVERY_STATUS[name]
+
+
+def test_a_database_is_written_at_every_change_of_status(tmp_path: Path) -> None:
+    """Each row goes through the very states that the events tell, as a trigger in the database sees it."""
+    path = tmp_path / "jobs.db"
+    with stored.simulated(path):
+        pass
+    stored.execute(path, "CREATE TABLE seen (name TEXT, status TEXT)")
+    for when in ("INSERT", "UPDATE OF status"):
+        stored.execute(
+            path,
+            f"CREATE TRIGGER on_{when.split()[0]} AFTER {when} ON tasks BEGIN "
+            "INSERT INTO seen VALUES (new.name, new.status); END",
+        )
+    with stored.simulated(path) as (scheduler, clock, _log):
+        _every_status(scheduler, clock)
+    for name, expected in EVERY_STATUS.items():
+        found = stored.rows(path, f"SELECT status FROM seen WHERE name = '{name}' ORDER BY rowid")
+        # What says that an attempt is to start, and that it has, may be two writes.
+        assert [status for status, _again in itertools.groupby(each for (each,) in found)] == expected
+
+
+def test_store_has_the_newest_state() -> None:
+    """With its record, and it forgets what the scheduler forgets."""
     store = InMemoryTaskStore()
     with simulated(store=store, keep_finished=1) as (scheduler, _, _log):
         first = scheduler.schedule("a", _nothing, OneTime(START))
