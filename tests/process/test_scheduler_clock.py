@@ -23,8 +23,9 @@ from procsched import (
     RetryPolicy,
     TaskStatus,
 )
+from procsched.workers.sending import BACKSTOP_MARGIN
 from tests import clock_shim, faults, support
-from tests.pools import Parent, assert_reaped, told_pids
+from tests.pools import Parent, assert_reaped, open_gate, told_pids
 from tests.schedulers import Rig, fail_by, hang_once
 from tests.unit.scheduling import START
 
@@ -74,6 +75,25 @@ def test_moving_the_clock_past_a_deadline_kills_the_child(rig: Simulated) -> Non
     assert_reaped(pid)
     assert (record.outcome, record.duration) == (Outcome.TIMED_OUT, HOUR)
     assert record.error == "exceeded its 3600.0 s budget"
+
+
+def outlast(told: str, seconds: float, gate: str) -> None:
+    """Let real time pass, say so, and wait at the gate."""
+    time.sleep(seconds)
+    faults.wait_at_gate(gate, told)
+
+
+def test_nothing_is_killed_by_the_real_time(rig: Simulated) -> None:
+    """Real seconds beyond a limit by an injected clock, and beyond the backstop that it would have, end no run."""
+    limit = 0.05
+    told, gate = rig.path(), rig.gate()
+    task = rig.at_once(outlast, told, limit + 4 * BACKSTOP_MARGIN, gate, timeout=limit)
+    (pid,) = told_pids(told)
+    assert not support.process_gone(pid, 0)
+    assert task.status is TaskStatus.RUNNING
+    open_gate(gate)
+    record = rig.wait(task)
+    assert (record.outcome, record.duration, record.pid) == (Outcome.SUCCEEDED, 0.0, pid)
 
 
 def test_a_grace_is_of_the_real_world(rig: Simulated) -> None:
