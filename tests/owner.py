@@ -1,7 +1,9 @@
 """A scheduler on a store, in a process of its own: `python -m tests.owner URL [WORD ...]`.
 
 It says "started" when it has the store, and ends in order on SIGTERM. Words: "standby"; "fork": forks a child that
-lives on and does nothing, and says its pid; "hang:PATH": schedules a run that says its pid in that file and hangs.
+lives on and does nothing, and says its pid; "hang:PATH": schedules a run that says its pid in that file and hangs;
+"cling:PATH": one that does not end when it is asked to, either; "look:PATH": one that says in PATH.looked whether that
+process still lives.
 """
 
 from __future__ import annotations
@@ -25,6 +27,18 @@ def hang(path: str) -> None:
 
     support.tell(path, os.getpid())
     time.sleep(FOREVER)
+
+
+def cling(path: str) -> None:
+    """Do the same, whoever asks it to end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    hang(path)
+
+
+def look(path: str) -> None:
+    """Say whether the process lives that has said so there."""
+    (pid,) = Path(path).read_text(encoding="utf-8").split()
+    support.tell(f"{path}.looked", "gone" if support.process_gone(int(pid), 0) else "alive")
 
 
 @contextmanager
@@ -61,11 +75,13 @@ def main(url: str, words: list[str]) -> None:
     scheduler.schedule("nightly", stored.nothing, CronSchedule("0 3 1 1 *"), key="nightly")
     scheduler.schedule("rate", stored.nothing, FixedRate(1e6, start_delay=1e6), key="rate")
     for word in words:
-        if word.startswith("hang:"):
+        name, _colon, path = word.partition(":")
+        if path:
             from tests import owner
 
+            action = getattr(owner, name)
             scheduler.schedule(
-                "hang", owner.hang, OneTime(0), args=(word[5:],), retry=RetryPolicy(1), key="hang"
+                name, action, OneTime(0), args=(path,), retry=RetryPolicy(1), grace=2.0, key=name
             )
     child = 0
     if "fork" in words:
@@ -76,7 +92,7 @@ def main(url: str, words: list[str]) -> None:
             signal.pause()
     print("started", child, flush=True)
     stop({signal.SIGTERM})
-    scheduler.shutdown(drain=False)
+    scheduler.shutdown(drain=False, timeout=0)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,41 @@ def test_a_standby_takes_over_when_the_owner_ends_in_order(url: str) -> None:
         assert connect(url).history() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("url", "how"), [("sqlite", "ends"), ("postgresql", "loses its session")], indirect=["url"]
+)
+def test_no_run_of_the_owner_lives_when_a_standby_starts_one(url: str, tmp_path: Path, how: str) -> None:
+    """What is due at once then looks for the process of the run that went on until the store was lost."""
+    notes = str(tmp_path / "notes")
+    with started_one(url, f"cling:{notes}", f"look:{notes}") as one, owner.process(url, "standby") as two:
+        pid = int(support.wait_for_file(notes))
+        client = connect(url)
+        support.eventually(lambda: pid in [row["pid"] for row in client.rows()], what="the pid is stored")
+        wait_for_standby(url, two.pid)
+        if how == "ends":
+            # As if it were another boot: else the standby would end what it finds.
+            stored.execute(str(tmp_path / "jobs.db"), "UPDATE owner SET boot_id = 'another'")
+            one.send_signal(signal.SIGTERM)
+        else:
+            cut_off(url)
+        assert support.wait_for_file(f"{notes}.looked", 30.0) == "gone\n"
+        found = client.owner()
+        assert found is not None
+        assert found["pid"] == two.pid
+
+
+def cut_off(url: str) -> None:
+    """End the session of the owner of a store in PostgreSQL, as if that ran on another machine."""
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("UPDATE owner SET boot_id = 'another'")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        )
+
+
 def test_a_fork_of_the_owner_keeps_nothing(url: str) -> None:
     """It lives on, and neither its parent's store nor its lock is its own."""
     with owner.process(url, "fork") as one:
