@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects import sqlite
 
-from procsched import SqlTaskStore, StoreError, ValidationError, connect
+from procsched import Outcome, SqlTaskStore, StoreError, ValidationError, connect
+from procsched.stores.reading import select_history
+from procsched.stores.schema import runs
 from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, record_of
 from tests import postgres as pg
 from tests import stored
@@ -44,6 +48,11 @@ class TestSqlTaskStore(StoreContract):
 
 class TestDurableSqlTaskStore(DurableStoreContract):
     """As one that outlives its process."""
+
+
+RECORDS = 20_000
+STEPS = 3 * 24
+"""Of SQLite's machine for a record: one for each of its columns, and as much again for finding it."""
 
 
 def test_results_are_kept_if_asked_for(make: Make) -> None:
@@ -376,3 +385,67 @@ def test_what_the_file_system_refuses_is_a_store_error(path: Path, monkeypatch: 
             use()
     with pytest.raises(StoreError, match="No space left"), store._database.speaking():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+QUESTIONS: list[tuple[tuple[Any, ...], int]] = [
+    ((None, None, None), 50),
+    (("job-7", None, None), 50),
+    ((None, Outcome.SUCCEEDED, None), 50),
+    ((None, Outcome.FAILED, None), 9),
+    ((None, None, AT), 50),
+    ((None, None, AT + RECORDS - 5), 5),
+    (("job-7", Outcome.SUCCEEDED, AT + 1), 50),
+    ((None, Outcome.FAILED, AT + 1), 9),
+    (("nobody", None, None), 0),
+]
+"""By task, outcome and time, with how many of the last 50 there are."""
+
+
+@pytest.mark.slow
+def test_a_question_costs_what_it_finds(path: Path) -> None:
+    """The last 50 of many records are found by an index, in their order: SQLite takes a number of steps for each."""
+    store = SqlTaskStore(f"sqlite:///{path}")
+    store.open(lambda: AT)
+    store.write([change(0, new=True, record=record_of(0, 0))])
+    store.close()
+    changed = {
+        "id": "n + 1",
+        "task_id": "'job-' || (n % 100)",
+        "run": "n",
+        "finished_at": f"{AT} + n",
+        "outcome": f"CASE n % {RECORDS // 10} WHEN 0 THEN 'failed' ELSE 'succeeded' END",
+    }
+    chosen = ", ".join(changed.get(column.name, column.name) for column in runs.c)
+    stored.execute(
+        path,
+        f"WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {RECORDS} - 1) "
+        f"INSERT INTO runs SELECT {chosen} FROM number, runs WHERE runs.id = 1",
+    )
+    for question, count in QUESTIONS:
+        statement = str(
+            select_history(*question, 50).compile(
+                dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
+            )
+        )
+        plan = stored.rows(path, f"EXPLAIN QUERY PLAN {statement}")
+        assert not any("TEMP B-TREE" in step[3] for step in plan), (question, plan)
+        found, steps = _counted(path, statement)
+        assert len(found) == count
+        numbers = [row[0] for row in found]
+        assert numbers == sorted(numbers, reverse=True)
+        assert steps <= 1000 + STEPS * count, (question, plan)
+
+
+def _counted(path: Path, statement: str) -> tuple[list[Any], int]:
+    """Return what a statement finds, and how many steps SQLite's machine has taken."""
+    steps = 0
+
+    def note() -> None:
+        nonlocal steps
+        steps += 1
+
+    connection = sqlite3.connect(path)
+    connection.set_progress_handler(note, 1)
+    found = connection.execute(statement).fetchall()
+    connection.close()
+    return found, steps
