@@ -911,15 +911,25 @@ def test_many_pools_leave_nothing(tmp_path: Path) -> None:
         assert threading.active_count() == threads
 
 
-def test_the_parent_loads_no_heavy_module(tmp_path: Path) -> None:
-    """Using an executor loads neither asyncio nor multiprocessing nor logging handlers."""
+USES = {
+    "executor": "from procsched import ProcessExecutor\n"
+    "with ProcessExecutor(1) as executor: executor.submit(abs, -1).result(30)",
+    "scheduler": "from procsched import InMemoryTaskStore, OneTime, Scheduler\n"
+    "with Scheduler(1, store=InMemoryTaskStore()) as scheduler:\n"
+    "    scheduler.wait(scheduler.schedule('t', abs, OneTime(0), args=(-1,), retry=NO_RETRY), 30).result",
+}
+
+
+@pytest.mark.parametrize("face", USES)
+def test_the_parent_loads_no_heavy_module(tmp_path: Path, face: str) -> None:
+    """Neither asyncio nor multiprocessing nor logging handlers, nor what only a database needs."""
     done = subprocess.run(
         [
             sys.executable,
             "-c",
-            "import sys; from procsched import ProcessExecutor\n"
-            "with ProcessExecutor(1) as executor: executor.submit(abs, -1).result(30)\n"
-            "heavy = ('asyncio', 'multiprocessing', 'logging.handlers', 'psutil')\n"
+            f"import sys; from procsched import NO_RETRY\n{USES[face]}\n"
+            "heavy = ('asyncio', 'multiprocessing', 'logging.handlers', 'psutil', "
+            "'sqlalchemy', 'alembic', 'sqlite3', 'psycopg')\n"
             "print([name for name in heavy if name in sys.modules])",
         ],
         cwd=tmp_path,
