@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -21,7 +22,7 @@ each_kind = pytest.mark.parametrize(
 BUSY = """
 import sys
 from procsched import ProcessExecutor
-from tests import faults
+from tests import faults, support
 
 told, *kinds = sys.argv[1:]
 executor = ProcessExecutor(3)
@@ -30,8 +31,16 @@ for _ in range(2):
 executor.submit(faults.ignore_signals, told)
 for _ in range(10):
     executor.submit(faults.add, 1, 2)
+
+
+def spare():
+    return [worker.pid for worker in executor.stats().workers if worker.state == "idle"]
+
+
+support.tell(told, *support.eventually(spare))
 faults.sleep(told)
 """
+TOLD = 5  # lines: of the three calls, the idle worker, and the parent
 
 
 def all_of_this_run() -> list[int]:
@@ -51,7 +60,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: int, kinds: li
     """A parent that dies takes busy, idle and stubborn workers along, with grandchildren in their own sessions."""
     told = tmp_path / "told"
     with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
-        pids = told_pids(told, lines=4)
+        pids = told_pids(told, lines=TOLD)
         support.eventually(lambda: len(support.children()) >= len(pids))
         below = support.children()
         parent.signal(signum)
@@ -140,7 +149,7 @@ def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str, kinds: list[s
 
     told = tmp_path / "told"
     with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
-        pids = told_pids(told, lines=4)
+        pids = told_pids(told, lines=TOLD)
         guard = psutil.Process(parent.process.pid).children()[0]
         helper = guard.children()[0]
         below = support.children()
@@ -157,17 +166,54 @@ def test_nothing_outlives_two_deaths(tmp_path: Path, victims: str, kinds: list[s
             assert_nothing_is_left([])
 
 
-def test_nothing_named_is_left_in_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shared memory segment and no temporary file stays when the parent is killed."""
-    told, place = tmp_path / "told", tmp_path / "tmp"
+LARGE = """
+import sys
+from procsched import ProcessExecutor
+from tests import faults, support
+
+told, gate = sys.argv[1:]
+executor = ProcessExecutor(2)
+done = executor.submit(bytes, 1 << 20)
+done.wait_record()  # the result waits to be loaded
+for number in range(6):
+    executor.submit(faults.leave_line, told, str(number), gate, bytes(1 << 20))
+support.wait_for_file(told, lines=2)
+support.tell(told, "parent")
+faults.sleep(told)
+"""
+
+
+@pytest.mark.parametrize("without", ["", "memfd"])
+def test_nothing_named_is_left_in_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str
+) -> None:
+    """Large arguments and results on their way have no name in any file system, and no temporary file stays."""
+    told, place, gate = tmp_path / "told", tmp_path / "tmp", tmp_path / "gate"
     place.mkdir()
+    os.mkfifo(gate)
     monkeypatch.setenv("TMPDIR", str(place))  # others use that of the system meanwhile
-    with Parent(tmp_path, BUSY, arguments=(str(told), "grandchild")) as parent:
-        pids = told_pids(told, lines=4)
+    monkeypatch.setenv("PROCSCHED_WITHOUT", without)
+    with Parent(tmp_path, LARGE, arguments=(str(told), str(gate))) as parent:
+        support.wait_for_file(told, lines=4)
+        ours = [parent.process.pid, *support.children()]
+        held = {pid: open_files(pid) for pid in ours}
+        assert len(ours) >= 5
+        assert any("memfd:procsched-parcel" in name for name in held[parent.process.pid]) is (not without)
+        named = {name for names in held.values() for name in names if not name.endswith(" (deleted)")}
+        assert not {name for name in named if name.startswith(("/dev/shm", str(place)))}
         parent.kill()
-        assert_nothing_is_left(pids)
+        assert_nothing_is_left(ours)
     assert not list(place.iterdir())
-    assert not list(Path("/dev/shm").glob("*procsched*"))
+
+
+def open_files(pid: int) -> set[str]:
+    """Return what a process has open or mapped, by name."""
+    links = [*Path(f"/proc/{pid}/fd").iterdir(), *Path(f"/proc/{pid}/map_files").iterdir()]
+    found = set()
+    for link in links:
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(link))
+    return found
 
 
 @each_kind
@@ -175,7 +221,7 @@ def test_a_stopped_parent_that_is_killed_leaves_nothing(tmp_path: Path, kinds: l
     """A parent that is stopped first, and killed then, leaves nothing either."""
     told = tmp_path / "told"
     with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
-        pids = told_pids(told, lines=4)
+        pids = told_pids(told, lines=TOLD)
         parent.signal(signal.SIGSTOP)
         below = support.children()
         parent.kill()
@@ -190,7 +236,7 @@ def test_nothing_outlives_a_parent_whose_guard_and_helper_are_stopped(
     """Those who are to end the rest may be stopped when the parent is killed: the kernel has them go on."""
     told = tmp_path / "told"
     with Parent(tmp_path, BUSY, arguments=(str(told), *kinds)) as parent:
-        pids = told_pids(told, lines=4)
+        pids = told_pids(told, lines=TOLD)
         below = support.children()
         for pid in (guard_pid(parent.process.pid), helper_pid(parent.process.pid)):
             stop(pid)
