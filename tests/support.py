@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import psutil
@@ -180,6 +180,31 @@ def hang_in_c(seconds: float) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:  # usleep may be cut short by a signal
         library.usleep(min(int(left * 1e6) + 1, 999_999_999))
+
+
+class Timer(NamedTuple):
+    """A timer descriptor of Linux, as proc(5) shows it."""
+
+    clock: int
+    flags: int
+    left: float  # seconds, 0 where it is disarmed or has expired
+    ticks: int  # how often it has expired since the last look
+
+
+def timers(pid: int) -> dict[int, Timer]:
+    """Return the timer descriptors of a process by number."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this very listing
+            if os.readlink(f"/proc/{pid}/fd/{name}") == "anon_inode:[timerfd]":
+                lines = Path(f"/proc/{pid}/fdinfo/{name}").read_text().splitlines()
+                info = dict(line.split(":", 1) for line in lines)
+                seconds, nanoseconds = map(int, info["it_value"].strip(" ()").split(","))
+                left = seconds + nanoseconds / 1e9
+                found[int(name)] = Timer(
+                    int(info["clockid"]), int(info["settime flags"], 8), left, int(info["ticks"])
+                )
+    return found
 
 
 # --- what a test left behind -------------------------------------------------------------------------

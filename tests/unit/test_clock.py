@@ -20,6 +20,7 @@ from procsched import _timerfd
 from procsched.clock import AdaptedClock, SystemClock, adapt_clock
 from procsched.errors import ValidationError
 from procsched.testing import FakeClock
+from tests import support
 from tests.support import TIMEOUT
 
 needs_timerfd = pytest.mark.skipif(not _timerfd.available(), reason="no timer descriptors here")
@@ -256,6 +257,19 @@ def test_a_fork_has_no_watch_and_may_start_its_own() -> None:
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout.split(), done.stderr) == (["0", "1"], "")
+
+
+@needs_timerfd
+def test_the_kernel_is_asked_to_tell_when_the_clock_is_set() -> None:
+    """The watch is a timer on the wall clock that is cancelled when that is set, and does not expire meanwhile."""
+    before = support.timers(os.getpid())
+    close = SystemClock().watch(lambda: None)
+    (timer,) = (timer for fd, timer in support.timers(os.getpid()).items() if fd not in before)
+    close()
+    assert (timer.clock, timer.ticks) == (time.CLOCK_REALTIME, 0)
+    assert timer.flags == 3  # TFD_TIMER_ABSTIME and TFD_TIMER_CANCEL_ON_SET (linux/timerfd.h)
+    assert timer.left > 100 * 365 * 86_400
+    assert support.timers(os.getpid()).keys() == before.keys()
 
 
 @needs_timerfd
