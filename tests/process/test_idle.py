@@ -1,8 +1,13 @@
-"""An idle pool, and an idle scheduler, make no wake-up at all, in the parent or in their children."""
+"""An idle pool, and an idle scheduler, make no wake-up at all, in the parent or in their children.
+
+They are watched for a while, and then the kernel is asked for how long they would go on to sleep.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +20,15 @@ from tests.pools import Bench, guard_pid, helper_pid, open_gate
 from tests.schedulers import Rig
 
 WINDOW = 3.0  # seconds of real time: what does nothing can only be watched doing it
+IDLE = 10.0  # seconds that nothing wakes by itself, as far as the kernel knows what it waits for
 
+# System calls of x86_64 with a time, and where that is among the arguments: poll, epoll_wait, epoll_pwait; and as a
+# struct timespec: select, nanosleep, rt_sigtimedwait, clock_nanosleep, pselect6, ppoll, and futex, which is given an
+# instant (futex(2), FUTEX_WAIT_BITSET).
+FUTEX = 202
+FUTEX_CLOCK_REALTIME = 0x100
+MILLISECONDS = {7: 2, 232: 3, 281: 3}
+TIMESPECS = {23: 4, 35: 0, 128: 2, 230: 2, 270: 4, 271: 2, FUTEX: 3}
 
 Look = dict[str, tuple[int, str, str]]
 """Context switches, state and name of threads, by their ids."""
@@ -105,7 +118,47 @@ def watch_idle(look: Callable[[], Look]) -> Look:
         previous = now
     time.sleep(WINDOW)
     assert look() == previous
+    for tid, seen in previous.items():
+        pid = thread_group(tid)
+        assert sleeps_for(tid) > IDLE, seen
+        left = [timer.left for timer in support.timers(pid).values()]
+        assert all(each == 0 or each > IDLE for each in left), left
     return previous
+
+
+def thread_group(tid: str) -> int:
+    """Return the process that a thread is of."""
+    lines = Path(f"/proc/{tid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Tgid:"))
+
+
+def sleeps_for(tid: str) -> float:
+    """Return the seconds after which a thread in a system call goes on although nothing happens; infinite for never.
+
+    Of a call with a time that counts from its begin it is the whole time.
+    """
+    if os.uname().machine != "x86_64":
+        return math.inf  # the numbers below are of that
+    try:
+        words = Path(f"/proc/{tid}/syscall").read_text().split()
+    except (FileNotFoundError, PermissionError):  # a kernel, or a container, that does not tell
+        return math.inf
+    if words == ["running"]:
+        return 0.0
+    number, *arguments = (int(word, 0) for word in words)
+    if number in MILLISECONDS:
+        milliseconds = arguments[MILLISECONDS[number]] & 0xFFFFFFFF
+        return math.inf if milliseconds == 0xFFFFFFFF else milliseconds / 1e3
+    address = arguments[TIMESPECS[number]] if number in TIMESPECS else 0
+    if address == 0:
+        return math.inf
+    with open(f"/proc/{tid}/mem", "rb") as memory:
+        memory.seek(address)
+        seconds, fraction = struct.unpack("@ll", memory.read(16))
+    if number != FUTEX:
+        return float(seconds)
+    clock = time.CLOCK_REALTIME if arguments[1] & FUTEX_CLOCK_REALTIME else time.CLOCK_MONOTONIC
+    return float(seconds + fraction / 1e9 - time.clock_gettime(clock))
 
 
 def test_an_unused_executor_has_nothing(tmp_path: Path) -> None:
