@@ -7,6 +7,7 @@ pid first, then those of the processes that they left.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import resource
@@ -701,12 +702,45 @@ def leave_umask() -> None:
     os.umask(0o777)
 
 
-def close_stdout() -> None:
-    sys.stdout.close()
+def lose_stream(name: str, how: str) -> None:
+    """Write half a line to the stream of `sys` with this name, and then close it or have something in its place."""
+    stream = getattr(sys, name)
+    stream.write("half")
+    if how == "closed":
+        stream.close()
+    elif how == "detached":
+        stream.detach()
+    elif how == "deleted":
+        delattr(sys, name)
+    elif how == "wrapped":  # the buffer is closed when the wrapper goes
+        setattr(sys, name, io.TextIOWrapper(stream.buffer))
+    elif how == "opened anew":  # and so is the descriptor
+        setattr(sys, name, os.fdopen(stream.fileno(), "w"))
+    else:
+        setattr(sys, name, {"None": None, "memory": io.StringIO()}[how])
 
 
-def replace_stdout() -> None:
-    sys.stdout = None  # type: ignore[assignment]
+def say(name: str) -> int:
+    """Write to the stream of `sys` with this name; return this process's pid."""
+    getattr(sys, name).write("seen\n")
+    return os.getpid()
+
+
+def replace_stdin() -> None:
+    sys.stdin = io.StringIO("of this run alone\n")
+
+
+def replace_streams() -> None:
+    """An initializer that keeps what is printed, and has no stderr."""
+    sys.stdout = io.StringIO()
+    sys.stderr = None  # type: ignore[assignment]
+
+
+def printed_so_far() -> tuple[int, object, object]:
+    """Print a line; return this process's pid, what `replace_streams` has kept, and what there is as stderr."""
+    print("seen")
+    assert isinstance(sys.stdout, io.StringIO)
+    return os.getpid(), sys.stdout.getvalue(), sys.stderr
 
 
 def say_and(text: str, end: int) -> None:

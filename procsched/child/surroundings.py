@@ -14,6 +14,7 @@ from procsched import _system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _pthread_sigmask: Any = signal.pthread_sigmask
@@ -39,6 +40,8 @@ class Surroundings:
         except OSError:  # removed, or not readable: then a run's change of directory makes the worker dirty
             self._directory = -1
         self._mask = _pthread_sigmask(signal.SIG_BLOCK, ())
+        self._stdin, self._stdout, self._stderr = _streams()
+        self._flush_stdout, self._flush_stderr = _flush_of(self._stdout), _flush_of(self._stderr)
         self._settings = _settings()
         self._threads = _thread._count()
         self._children = _system.OwnChildren()
@@ -68,9 +71,31 @@ class Surroundings:
     def have_changed(self) -> bool:
         """Return whether a run has changed what `tidy` does not put back.
 
-        Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more.
+        Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more, and
+        where `settle_streams` says so.
         """
         return _settings() != self._settings
+
+    def settle_streams(self) -> bool:
+        """Flush stdout and stderr, and put the worker's own back in the place of others.
+
+        Returns:
+            whether `have_changed` is to be asked, however short the run was. A flush fails where a stream is closed,
+            and what a run had in the place of ours may close what is below when it goes:
+            `io.TextIOWrapper(sys.stdout.buffer)` the buffer, `os.fdopen(1, "w")` the descriptor.
+        """
+        try:
+            self._flush_stdout()
+            self._flush_stderr()
+            own = sys.stdout is self._stdout and sys.stderr is self._stderr and sys.stdin is self._stdin
+        except Exception:
+            own = False
+        if own:
+            return False
+        flush_streams()
+        sys.stdin, sys.stdout, sys.stderr = self._stdin, self._stdout, self._stderr
+        flush_streams()
+        return True
 
     def tidy(self, seconds: float) -> list[str]:
         """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
@@ -99,8 +124,25 @@ class Surroundings:
                 return False
 
 
+def _streams() -> tuple[Any, Any, Any]:
+    return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+
+
+def _flush_of(stream: Any) -> Callable[[], object]:
+    """Return what flushes a stream that is None, or a writer of an initializer's own, too: looked for once."""
+    flush: Callable[[], object] | None = getattr(stream, "flush", None)
+    return bool if flush is None else flush
+
+
+def _is_closed(stream: Any) -> bool:
+    try:
+        return bool(getattr(stream, "closed", False))
+    except Exception:  # detached, for one
+        return True
+
+
 def _settings() -> list[Any]:
-    standard: list[Any] = []
+    standard: list[Any] = [_is_closed(stream) for stream in _streams()]
     for fd in (0, 1, 2):
         try:
             stat = os.fstat(fd)
@@ -115,8 +157,8 @@ def _settings() -> list[Any]:
 
 
 def flush_streams() -> None:
-    """Flush stdout and stderr, whatever the run made of them."""
-    for stream in (sys.stdout, sys.stderr):
+    """Flush stdout and stderr, whatever was made of them."""
+    for stream in _streams()[1:]:
         try:
             stream.flush()
         except BaseException:  # whatever the run has made of it raises

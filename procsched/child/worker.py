@@ -250,11 +250,11 @@ class Worker:
         if self.is_fork:
             os._exit(0)  # a fork that the action made came back through it: there is one worker only
         current._end()
-        flush_streams()
+        surroundings = self.surroundings
+        unsettled = surroundings.settle_streams()  # here, for what the run had may write while it goes
         if saved is not None:
             self.release(saved)
         end = monotonic()
-        surroundings = self.surroundings
         third = 0
         if limits is not None:
             asked, third, self.limits = True, limits.third, None
@@ -264,7 +264,7 @@ class Worker:
         dirty = surroundings.tidy(end - began)
         if flags & wire.SOFT:
             dirty.append("what the soft limit interrupted")
-        if asked and surroundings.have_changed():
+        if (asked or unsettled) and surroundings.have_changed():
             dirty.append("settings of the process")
         facts = b""
         if asked or dirty:

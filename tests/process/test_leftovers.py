@@ -104,14 +104,83 @@ def test_our_signals_are_put_back(bench: Bench) -> None:
         assert Path(path).read_text().split()[-1] == "cleaned"
 
 
-def test_streams_are_put_back(bench: Bench) -> None:
-    """A run that replaces or closes sys.stdout does not take the next one's output."""
-    for fault in (faults.close_stdout, faults.replace_stdout):
-        bench.submit(fault).result(support.TIMEOUT)
-        future = bench.submit(print, "seen", capture_output=True)
-        future.exception(support.TIMEOUT)
-        record = future.wait_record()
-        assert record.outcome in (Outcome.SUCCEEDED, Outcome.FAILED)
+# How a run may lose a standard stream, and whether its worker goes for it.
+LOSSES = {"None": False, "memory": False, "deleted": False, "closed": True, "detached": True}
+LOSSES_OF_MORE = {"wrapped": True, "opened anew": True}  # where output is captured they may do no harm
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("how", "recycled", "capture"),
+    [(how, recycled, True) for how, recycled in LOSSES.items()]
+    + [(how, recycled, False) for how, recycled in (LOSSES | LOSSES_OF_MORE).items()],
+)
+def test_streams_are_put_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str, recycled: bool, capture: bool, stream: str
+) -> None:
+    """A run that replaces or closes a stream keeps what it printed, and takes no later one's output."""
+    with Bench(tmp_path, 1, capture_output=capture) as bench:
+        future = bench.submit(faults.lose_stream, stream, how)
+        future.result(support.TIMEOUT)
+        losing = only_record(future, Outcome.SUCCEEDED)
+        assert losing.output == ("half" if capture else None)
+        pids: list[int] = []
+
+        def said_by_the_same_worker() -> bool:
+            future = bench.submit(faults.say, stream)
+            pids.append(future.result(support.TIMEOUT))
+            record = only_record(future, Outcome.SUCCEEDED)
+            assert record.output == ("seen\n" if capture else None)
+            return pids[-1] == losing.pid
+
+        if recycled:
+            assert not said_by_the_same_worker()
+            assert_reaped(losing.pid)
+        else:
+            support.eventually(said_by_the_same_worker)
+        assert bench.counters()["recycled"] == int(recycled)
+    found = capfd.readouterr()
+    text = found.out if stream == "stdout" else found.err
+    assert text == ("" if capture else "half" + "seen\n" * len(pids))
+
+
+def test_stdin_is_put_back(bench: Bench) -> None:
+    """What a run had as sys.stdin is read by no other: there is nothing in it."""
+    first = bench.submit(faults.replace_stdin)
+    first.result(support.TIMEOUT)
+
+    def nothing_in_the_same_worker() -> bool:
+        future = bench.submit(input)
+        assert isinstance(future.exception(support.TIMEOUT), EOFError)
+        return only_record(future, Outcome.FAILED).pid == only_record(first, Outcome.SUCCEEDED).pid
+
+    support.eventually(nothing_in_the_same_worker)
+
+
+def test_the_streams_of_an_initializer_stay(tmp_path: Path) -> None:
+    """Streams that the initializer has set, or taken away, belong to the worker, and are what is put back."""
+    with Bench(tmp_path, 1, initializer=faults.replace_streams) as bench:
+        pid, *found = bench.submit(faults.printed_so_far).result(support.TIMEOUT)
+        assert found == ["seen\n", None]
+        future = bench.submit(faults.lose_stream, "stdout", "None")
+        future.result(support.TIMEOUT)
+        assert only_record(future, Outcome.SUCCEEDED).pid == pid
+
+        def said_by_the_same_worker() -> bool:
+            again, *found = bench.submit(faults.printed_so_far).result(support.TIMEOUT)
+            assert found[1] is None
+            return again == pid and str(found[0]).startswith("seen\nhalfseen\n")
+
+        support.eventually(said_by_the_same_worker)
+        assert bench.counters()["recycled"] == 0
+
+
+def test_what_an_initializer_has_closed_costs_no_worker(tmp_path: Path) -> None:
+    """No run is blamed for a stream that was closed before it."""
+    with Bench(tmp_path, 1, initializer=faults.lose_stream, initargs=("stdout", "closed")) as bench:
+        for _ in range(5):
+            bench.submit(faults.nap, 0.002).result(support.TIMEOUT)
+        assert bench.counters()["recycled"] == 0
 
 
 def test_output_belongs_to_its_run(bench: Bench) -> None:
