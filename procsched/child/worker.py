@@ -254,6 +254,7 @@ class Worker:
         unsettled = surroundings.settle_streams()  # here, for what the run had may write while it goes
         if saved is not None:
             self.release(saved)
+            unsettled = unsettled or -1 in saved
         end = monotonic()
         third = 0
         if limits is not None:
@@ -434,8 +435,8 @@ class Worker:
     # -- output --------------------------------------------------------------------------------------------
 
     def capture(self) -> tuple[int, int]:
-        """Point stdout and stderr at the parent; return copies of where they pointed."""
-        saved = (os.dup(1), os.dup(2))
+        """Point stdout and stderr at the parent; return copies of where they pointed, -1 for what was closed."""
+        saved = (_copy(1), _copy(2))
         os.dup2(self.side_fd, 1)
         os.dup2(self.side_fd, 2)
         return saved
@@ -443,8 +444,18 @@ class Worker:
     def release(self, saved: tuple[int, int]) -> None:
         """Put stdout and stderr back."""
         for fd, copy in zip((1, 2), saved, strict=True):
-            os.dup2(copy, fd)
-            os.close(copy)
+            if copy < 0:
+                os.closerange(fd, fd + 1)  # should this run have closed it too
+            else:
+                os.dup2(copy, fd)
+                os.close(copy)
+
+
+def _copy(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # not as 1 or 2, should these be free
+    except OSError:  # a run so short that nobody looked has closed it
+        return -1
 
 
 def _reseed() -> None:

@@ -144,6 +144,16 @@ def test_streams_are_put_back(
     assert text == ("" if capture else "half" + "seen\n" * len(pids))
 
 
+def test_a_descriptor_that_a_short_run_has_closed_crashes_no_worker(bench: Bench) -> None:
+    """A run whose output is captured has it all the same; then the worker goes, where it has not gone before."""
+    bench.submit(os.close, 1).result(support.TIMEOUT)
+    future = bench.submit(print, "seen", capture_output=True)
+    future.result(support.TIMEOUT)
+    assert only_record(future, Outcome.SUCCEEDED).output == "seen\n"
+    assert bench.counters()["recycled"] == 1
+    assert bench.counters()["crashed_workers"] == 0
+
+
 def test_stdin_is_put_back(bench: Bench) -> None:
     """What a run had as sys.stdin is read by no other: there is nothing in it."""
     first = bench.submit(faults.replace_stdin)
