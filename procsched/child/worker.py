@@ -452,10 +452,13 @@ class Worker:
 
 
 def _copy(fd: int) -> int:
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # not as 1 or 2, should these be free
-    except OSError:  # a run so short that nobody looked has closed it
-        return -1
+    """Return a copy with a number that a job does not take for one of its own; -1 of what is closed."""
+    for lowest in (HIGH_FD, 3):
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:  # the limit is lower, or a run so short that nobody looked has closed it
+            continue
+    return -1
 
 
 def _reseed() -> None:

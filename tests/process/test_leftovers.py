@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from procsched import Outcome
+from procsched.child.worker import HIGH_FD
 from tests import faults, support
 from tests.pools import Bench, assert_reaped, only_record
 
@@ -151,6 +152,15 @@ def test_a_descriptor_that_a_short_run_has_closed_crashes_no_worker(bench: Bench
     future.result(support.TIMEOUT)
     assert only_record(future, Outcome.SUCCEEDED).output == "seen\n"
     assert bench.counters()["recycled"] == 1
+    assert bench.counters()["crashed_workers"] == 0
+
+
+def test_captured_output_is_put_back_after_a_run_that_tidies_up(bench: Bench) -> None:
+    """A run that closes every descriptor it may take for its own ends as itself, captured or not."""
+    for capture in (False, True, False):
+        future = bench.submit(os.closerange, 3, HIGH_FD, capture_output=capture)
+        future.result(support.TIMEOUT)
+        only_record(future, Outcome.SUCCEEDED)
     assert bench.counters()["crashed_workers"] == 0
 
 
