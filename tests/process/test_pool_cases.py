@@ -12,14 +12,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from procsched import Outcome, TaskTimeoutError, WorkerCrashedError
+from procsched import Outcome, TaskTimeoutError, WorkerCrashedError, _system
 from procsched.workers.fleet import Fleet
-from tests import faults, support
+from tests import faults, ledger, support
 from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
 FULL = bool(os.environ.get("PROCSCHED_FULL_CASES"))
@@ -252,19 +252,66 @@ def test_many_submissions_from_many_threads_stall_nobody(bench: Bench) -> None:
     assert sorted(results) == list(range(4 * count))
 
 
-def test_a_signal_is_never_sent_to_a_number_that_was_reaped(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Row 29, cpython#127049: the parent signals through pid descriptors alone, also when it meets the end."""
+@pytest.mark.slow
+@pytest.mark.needs("pidfd", "the parent signals through descriptors")
+def test_the_parent_signals_no_number(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 29, cpython#127049: workers are killed through pid descriptors alone, also just when their call ends."""
+    bench.idle_pair()
     sent = []
-    monkeypatch.setattr(os, "kill", lambda pid, signum: sent.append((pid, signum)))
-    monkeypatch.setattr(os, "killpg", lambda pid, signum: sent.append((pid, signum)))
-    for n in range(60):
-        future = bench.submit(faults.nap, 0.0005 * (n % 4))
+    for name, original in (("kill", os.kill), ("killpg", os.killpg)):
+
+        def note(pid: int, signum: int, original: Callable[[int, int], None] = original) -> None:
+            sent.append((pid, signum))
+            original(pid, signum)
+
+        monkeypatch.setattr(os, name, note)
+    for n in range(24):
+        told = bench.path()
+        future = bench.submit(faults.brief_work, (0.0005 * n) if n % 4 else support.TIMEOUT, told, n)
+        support.wait_for_file(told)
         future.cancel()
+        future.wait_record(support.TIMEOUT)
     assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+    assert bench.counters()["killed_workers"] >= 6
     bench.executor.shutdown()
     assert sent == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", ["", "pidfd", "subreaper", "pidfd,subreaper"])
+def test_the_helper_signals_no_number_that_it_has_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str
+) -> None:
+    """Row 29, cpython#127049: however workers end, and whatever they leave, a signal precedes the reaping."""
+    book = tmp_path / "ledger"
+    monkeypatch.setenv(ledger.LEDGER, str(book))
+    monkeypatch.setenv("PROCSCHED_WITHOUT", f"{os.environ.get('PROCSCHED_WITHOUT', '')},{without}")
+    detached = ["session_grandchild"] if _system.offers("subreaper") else []  # which a crash hides there
+    with Bench(tmp_path, 2, preload=("tests.faults", "tests.ledger")) as bench:
+        for _ in range(3):
+            futures = [
+                bench.submit(os._exit, 3),
+                bench.submit(faults.leave, ["grandchild"], bench.path(), "return"),
+                bench.submit(faults.leave, ["grandchild", *detached], bench.path(), "exit"),
+                bench.submit(faults.clean_up, bench.path(), timeout=0.1, grace=support.TIMEOUT),
+            ]
+            cancelled = bench.submit(faults.leave, ["session_grandchild"], told := bench.path(), "hang")
+            support.wait_for_file(told)
+            cancelled.cancel()
+            for future in (*futures, cancelled):
+                future.wait_record(support.TIMEOUT)
+            fleet = bench.core.pool.fleet
+            with bench.deaf():  # as one asks who has not heard yet that they are dead
+                assert fleet.launcher is not None
+                for number in set(range(1, max(fleet.workers))) - fleet.workers.keys():
+                    fleet.launcher.kill(number)
+                    fleet.launcher.ask(number)
+        ended = sum(bench.counters()[name] for name in ("killed_workers", "crashed_workers"))
+    lines = book.read_text().splitlines()
+    assert ended >= 9
+    assert lines.count("reaped") >= ended
+    assert lines.count("killpg own") >= ended
+    assert [line for line in lines if line.endswith("stranger")] == []
 
 
 def test_answers_out_of_turn_count_once(bench: Bench) -> None:
