@@ -183,17 +183,27 @@ def test_calls_sent_ahead_start_in_order_once_each(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("why", ["unknown", "long", "captured"])
-def test_nothing_is_sent_behind_a_call_that_may_take_long(bench: Bench, why: str) -> None:
+def test_nothing_is_sent_behind_a_call_that_may_take_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
     """Behind a call of unknown or long duration, or whose output is kept, the next ones wait in their queue."""
+
+    def nap_and_wait(seconds: float, gate: str) -> None:
+        time.sleep(seconds)
+        if gate:
+            faults.wait_at_gate(gate)
+
     log, gate = Log(bench), bench.gate()
     warm(bench)
-    if why == "unknown":
-        first = bench.submit(lambda path: faults.wait_at_gate(path), gate)
-    elif why == "long":
-        bench.submit(faults.nap, 0.01).result(support.TIMEOUT)
-        first = bench.submit(lambda path: faults.wait_at_gate(path), gate)
-    else:
+    if why == "long":
+        bench.submit(nap_and_wait, 0.01, "").result(support.TIMEOUT)
+        assert sending.BRIEF < pace_of(nap_and_wait).seconds < math.inf
+    # Whatever the machine does meanwhile, the call has just begun: so it is not for that that nothing is sent.
+    monkeypatch.setattr(Worker, "_since_locked", lambda _worker: time.monotonic())
+    if why == "captured":
         first = submit(bench, log=log.path, value="first", gate=gate, capture_output=True)
+    else:
+        first = bench.submit(nap_and_wait, 0.0, gate)
     behind = [submit(bench, **call) for call in lined_up(log, *"abc")]
     (worker,) = bench.core.pool.busy
     assert not worker.ahead
