@@ -152,17 +152,19 @@ class Bench(support.Scratch):
 
 @contextlib.contextmanager
 def deaf(loop: Loop) -> Iterator[None]:
-    """Keep the I/O thread of a pool from hearing anything."""
-    inside, go_on = threading.Event(), threading.Event()
+    """Keep the I/O thread of a pool from hearing anything; fail where the block lasts until it hears again."""
+    inside, go_on, hears = threading.Event(), threading.Event(), threading.Event()
 
     def hold() -> None:
         inside.set()
-        go_on.wait(support.TIMEOUT)
+        if not go_on.wait(support.TIMEOUT):
+            hears.set()
 
     loop.call_soon(hold)
     assert inside.wait(support.TIMEOUT)
     try:
         yield
+        assert not hears.is_set(), "this has waited for the I/O thread"
     finally:
         go_on.set()
 
