@@ -165,11 +165,20 @@ def flush_streams() -> None:
             continue
 
 
+def copy_of(fd: int) -> int:
+    """Return a copy with a number that a job does not take for one of its own; -1 of what is closed."""
+    for lowest in (HIGH_FD, 3):
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:  # the limit is lower, or a run so short that nobody looked has closed it
+            continue
+    return -1
+
+
 def out_of_the_way(fd: int) -> int:
-    """Move a descriptor to a high number, where a job that tidies up does not mistake it for one of its own."""
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    except OSError:  # the limit is lower
+    """Move a descriptor to such a number, where it can be."""
+    moved = copy_of(fd)
+    if moved < 0:
         return fd
     os.close(fd)
     return moved

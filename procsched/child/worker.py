@@ -41,7 +41,7 @@ from procsched.child.protocol import (
     STARTED_AT,
     USED_BEFORE,
 )
-from procsched.child.surroundings import Surroundings, flush_streams, out_of_the_way
+from procsched.child.surroundings import Surroundings, copy_of, flush_streams, out_of_the_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class Worker:
 
     def capture(self) -> tuple[int, int]:
         """Point stdout and stderr at the parent; return copies of where they pointed, -1 for what was closed."""
-        saved = (_copy(1), _copy(2))
+        saved = (copy_of(1), copy_of(2))
         os.dup2(self.side_fd, 1)
         os.dup2(self.side_fd, 2)
         return saved
@@ -449,16 +449,6 @@ class Worker:
             else:
                 os.dup2(copy, fd)
                 os.close(copy)
-
-
-def _copy(fd: int) -> int:
-    """Return a copy with a number that a job does not take for one of its own; -1 of what is closed."""
-    for lowest in (HIGH_FD, 3):
-        try:
-            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
-        except OSError:  # the limit is lower, or a run so short that nobody looked has closed it
-            continue
-    return -1
 
 
 def _reseed() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from procsched import Outcome
-from procsched.child.worker import HIGH_FD
+from procsched.child.surroundings import HIGH_FD
 from tests import faults, support
 from tests.pools import Bench, assert_reaped, only_record
 
