@@ -144,17 +144,21 @@ def test_memory_and_cpu_are_those_of_the_attempt(single: Bench) -> None:
     """A run that takes much does not show in the record of the next."""
     large = single.submit(faults.use, 200 << 20, 0.1)
     large.result(support.TIMEOUT)
-    small = single.submit(faults.use, 0, 0.005)
-    small.result(support.TIMEOUT)
-    before, after = only_record(large, Outcome.SUCCEEDED), only_record(small, Outcome.SUCCEEDED)
+    before = only_record(large, Outcome.SUCCEEDED)
+    for _ in support.looks(support.TIMEOUT):  # a spare may get in between
+        small = single.submit(faults.use, 0, 0.005)
+        small.result(support.TIMEOUT)
+        after = only_record(small, Outcome.SUCCEEDED)
+        if after.pid == before.pid:
+            break
+    assert after.pid == before.pid
     assert before.peak_rss is not None
     assert before.peak_rss > 200 << 20
     assert before.cpu_seconds is not None
     assert before.cpu_seconds >= 0.1
-    if after.pid == before.pid:
-        assert after.cpu_seconds is not None
-        assert after.cpu_seconds < 0.1
-        assert after.peak_rss is None or after.peak_rss < 200 << 20
+    assert after.cpu_seconds is not None
+    assert 0 < after.cpu_seconds < 0.1
+    assert after.peak_rss is None or after.peak_rss < 200 << 20
 
 
 def test_progress_reaches_the_future(bench: Bench) -> None:
