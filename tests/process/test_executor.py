@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import concurrent.futures
 import functools
@@ -33,6 +34,7 @@ from procsched import (
     ValidationError,
     WorkerCrashedError,
 )
+from procsched.future import ProcessFuture
 from tests import faults, support
 from tests.pools import ROOT, Bench, Parent, assert_reaped, helper_pid, only_record, open_gate, told_pids
 
@@ -341,6 +343,32 @@ def test_map_is_lazy(bench: Bench) -> None:
     assert [next(results) for _ in range(10)] == list(range(10))
     assert last[0] <= 14
     results.close()  # type: ignore[attr-defined]
+
+
+def test_map_keeps_nothing_that_was_taken() -> None:
+    """However many results were taken, there are no more arguments, futures and results than the window is wide."""
+    arguments: list[weakref.ref[array.array[int]]] = []
+    taken: list[weakref.ref[array.array[int]]] = []
+
+    def items() -> Iterator[array.array[int]]:
+        while True:
+            item = array.array("b", bytes(1000))
+            arguments.append(weakref.ref(item))
+            yield item
+            del item
+
+    with ProcessExecutor(2) as executor:  # not a `Bench`, which keeps what has ended
+
+        def kept() -> list[int]:
+            futures = [one for one in gc.get_objects() if type(one) is ProcessFuture]
+            living = [[ref for ref in refs if ref() is not None] for refs in (arguments, taken)]
+            return [*map(len, living), len([one for one in futures if one._owner is executor._core])]
+
+        results = executor.map(faults.identity, items(), buffersize=4)
+        taken.extend(map(weakref.ref, itertools.islice(results, 300)))
+        # Those that wait, one that the generator was stopped at, and one that the caller of `next` is given.
+        support.eventually(lambda: all(count <= 6 for count in kept()), what="the past is forgotten")
+        results.close()  # type: ignore[attr-defined]
 
 
 def test_map_tells_which_item_was_late(bench: Bench) -> None:
