@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     class LauncherOwner(Protocol):
         """Who hears of the workers: the pool."""
 
+        launcher: Launcher | None  # None once it has heard that the helper is lost
+
         def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:
             """A worker was forked; it says itself when it is ready."""
 
@@ -237,7 +239,7 @@ class Launcher:
             else:
                 self._break_off(f"{message!r:.200} with {len(fds)} descriptors")
         except Exception as error:
-            if message[0] != "gone" or again:  # what else is lost has a deadline
+            if message[0] not in ("gone", "spawn_failed") or again:  # what else is lost has a deadline
                 raise
             self.loop.note(error)
             self.loop.call_soon(functools.partial(self._hear, message, [], again=True))
@@ -326,7 +328,17 @@ class Launcher:
         reason = f"the helper process {self.helper_pid or self.guard_pid} ended ({why})"
         if self.helper_pid is None and self._failure is None:
             self._failure = (f"no worker could be started: {reason} before it was ready", None)
-        self.owner.on_helper_lost(reason, self._failure)
+        self._tell_lost(reason)
+
+    def _tell_lost(self, reason: str, *, again: bool = False) -> None:
+        try:
+            self.owner.on_helper_lost(reason, self._failure)
+        except Exception as error:
+            if again or self.owner.launcher is not self:
+                raise
+            # An error of ours has kept it from being heard of, and nothing else ends the calls.
+            self.loop.note(error)
+            self.loop.call_soon(functools.partial(self._tell_lost, reason, again=True))
 
 
 # What a helper says: the kind, and what follows it.

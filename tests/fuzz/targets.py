@@ -290,6 +290,7 @@ class _Owner:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        self.launcher = None
         self.lost = 0
 
     def on_spawned(self, number: int, pid: int, pidfd: int | None) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from procsched import Outcome, TaskTimeoutError, WorkerCrashedError, _system
+from procsched import Limits, Outcome, TaskTimeoutError, WorkerCrashedError, _system
 from procsched.future import ProcessFuture
 from procsched.workers.fleet import Fleet
-from tests import faults, ledger, support
+from tests import faults, ledger, support, unforkable
 from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
 FULL = bool(os.environ.get("PROCSCHED_FULL_CASES"))
@@ -346,37 +346,122 @@ def test_answers_out_of_turn_count_once(bench: Bench) -> None:
     bench.assert_usable()
 
 
-STEPS = [
-    ("procsched.workers.booking.Booker", "on_answers"),
-    ("procsched.workers.fleet.Fleet", "on_gone"),
-    ("procsched.workers.fleet.Fleet", "on_spawned"),
-    ("procsched.workers.fleet.Fleet", "ensure"),
-    ("procsched.workers.process.Worker", "on_socket"),
-    ("procsched.workers.process.Worker", "on_alarm"),
-    ("procsched.workers.process.Worker", "kill"),
-    ("procsched.workers.process.Worker", "ending_of"),
-    ("procsched.workers.launcher.Launcher", "_handle"),
+FLEET, LAUNCHER, WORKER, WATCH = (
+    "procsched.workers.fleet.Fleet",
+    "procsched.workers.launcher.Launcher",
+    "procsched.workers.process.Worker",
+    "procsched.workers.limiting.Watch",
+)
+STEPS = [  # of whom, which, and what makes it come
+    ("procsched.workers.booking.Booker", "on_answers", "calls"),
+    (FLEET, "on_gone", "calls"),
+    (FLEET, "on_spawned", "calls"),
+    (FLEET, "on_ready", "calls"),
+    (FLEET, "on_dying", "calls"),
+    (FLEET, "on_removed", "calls"),
+    (FLEET, "ensure", "calls"),
+    (FLEET, "on_spawn_failed", "a fork fails"),
+    (FLEET, "on_alarm", "a fork fails"),
+    (FLEET, "on_helper_lost", "the helper dies"),
+    (LAUNCHER, "_handle", "calls"),
+    (LAUNCHER, "_on_control", "calls"),
+    (LAUNCHER, "_close_control", "the helper dies"),
+    (LAUNCHER, "_on_guard_dead", "the helper dies"),
+    (WORKER, "on_socket", "calls"),
+    (WORKER, "on_alarm", "calls"),
+    (WORKER, "on_deadline", "calls"),
+    (WORKER, "on_side", "calls"),
+    (WORKER, "on_hangup", "calls"),
+    (WORKER, "on_mute", "a worker hangs up"),
+    (WORKER, "kill", "calls"),
+    (WORKER, "ending_of", "calls"),
+    (WATCH, "on_alarm", "limits"),
+    (WATCH, "on_output", "limits"),
+    (WATCH, "judge_locked", "limits"),
+    (WATCH, "complete", "limits"),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _owner, step in STEPS])
+@pytest.mark.parametrize(
+    ("owner", "step", "scene"), STEPS, ids=[f"{owner.rpartition('.')[2]}.{step}" for owner, step, _ in STEPS]
+)
 def test_an_error_in_the_supervisor_ends_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, step: str, when: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, step: str, scene: str, when: str
 ) -> None:
     """Row 31, loky#663: an error of ours at a step of the supervisor, or in its place, leaves no call without end."""
-    with Bench(tmp_path, 2, start_timeout=3.0) as bench:
-        inject(bench, monkeypatch, owner, step, when)
+    monkeypatch.setenv(unforkable.MARK, str(tmp_path / "unforkable"))
+    armed = threading.Event()
+    failures = inject(monkeypatch, owner, step, when, armed)  # before the I/O thread is given its callbacks
+    with Bench(tmp_path, 2, start_timeout=3.0, preload=("tests.faults", "tests.unforkable")) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        armed.set()
+        for future in SCENES[scene](bench):
+            future.wait_record(support.TIMEOUT)
+        assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
+        assert failures
 
 
-def inject(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, step: str, when: str) -> None:
-    assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+def calls(bench: Bench) -> list[ProcessFuture]:
+    return [
+        bench.submit(faults.add, 2, 2),
+        bench.submit(faults.exit_hard, 3),
+        bench.submit(faults.sleep, bench.path(), timeout=0.2),
+        bench.submit(print, "something", capture_output=True),
+        bench.submit(faults.add, 3, 3),
+    ]
+
+
+def the_helper_dies(bench: Bench) -> list[ProcessFuture]:
+    futures = [bench.submit(faults.sleep, path := bench.path())]
+    support.wait_for_file(path)
+    os.kill(helper_pid(), signal.SIGKILL)
+    return futures
+
+
+def a_worker_hangs_up(bench: Bench) -> list[ProcessFuture]:
+    return [bench.submit(faults.close_everything, bench.path())]
+
+
+def a_fork_fails(bench: Bench) -> list[ProcessFuture]:
+    Path(os.environ[unforkable.MARK]).touch()
+    return [
+        bench.submit(faults.exit_hard, 3),
+        bench.submit(faults.exit_hard, 3),
+        bench.submit(faults.add, 3, 3),
+    ]
+
+
+def limits(bench: Bench) -> list[ProcessFuture]:
+    return [
+        bench.submit(faults.nap, 0.05, limits=Limits(processes=9)),
+        bench.submit(faults.print_much, 100_000, limits=Limits(output=10_000)),
+        bench.submit(faults.use, 100 << 20, faults.FOREVER, limits=Limits(memory=50 << 20)),
+    ]
+
+
+SCENES = {
+    "calls": calls,
+    "the helper dies": the_helper_dies,
+    "a worker hangs up": a_worker_hangs_up,
+    "a fork fails": a_fork_fails,
+    "limits": limits,
+}
+
+
+def inject(
+    monkeypatch: pytest.MonkeyPatch, owner: str, step: str, when: str, armed: threading.Event
+) -> list[str]:
+    """Have a step raise, once, instead of being done or after that; return a list that tells whether it has."""
     module, _dot, name = owner.rpartition(".")
     cls = getattr(__import__(module, fromlist=[name]), name)
     original = getattr(cls, step)
-    failures = []
+    failures: list[str] = []
 
     def once(*args: object, **kwargs: object) -> object:
+        if not armed.is_set():
+            return original(*args, **kwargs)
         if not failures and when == "before":
             failures.append(step)
             if step == "on_spawned" and isinstance(args[-1], int):
@@ -389,16 +474,7 @@ def inject(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, step: str,
         return result
 
     monkeypatch.setattr(cls, step, once)
-    futures = [
-        bench.submit(faults.add, 2, 2),
-        bench.submit(faults.exit_hard, 3),
-        bench.submit(faults.sleep, bench.path(), timeout=0.2),
-        bench.submit(faults.add, 3, 3),
-    ]
-    for future in futures:
-        future.wait_record(support.TIMEOUT)
-    assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
-    assert failures
+    return failures
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
