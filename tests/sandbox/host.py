@@ -24,6 +24,7 @@ from typing import Any
 SECRET = "canary-" + "f00d" * 8
 UIDS = range(740_000, 740_512)  # also enough for a pool with as many workers as there are processors
 KEPT = 3  # executors
+START_SECONDS = 60  # until a job tells of progress: only a hang takes so long
 KEYCTL = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
 KEYCTL_DESCRIBE, KEYCTL_READ = 6, 11
 
@@ -141,6 +142,7 @@ class Host:
         self.root = root
         self.canaries = Canaries(directory)
         self.executors: dict[str, Any] = {}
+        self.started: Any = None  # future of the job that was started last
 
     def sandbox(self, policy: dict[str, Any]) -> Any:
         """Return the sandbox of a policy, with what this user needs."""
@@ -330,11 +332,18 @@ class Host:
         from procsched import Source
 
         future = self.executor(policy).options(timeout=timeout).submit(Source(source, name), *args)
-        end = time.monotonic() + 20
-        while future.progress is None and time.monotonic() < end:
+        end = time.monotonic() + START_SECONDS
+        while future.progress is None:
+            if future.done() or time.monotonic() > end:
+                raise RuntimeError(f"the job told of no progress: {future.wait_record(0)}")
             time.sleep(0.01)
+        self.started = future
         stats = self.executor(policy).stats()
         return [worker.pid for worker in stats.workers if worker.state == "busy"]
+
+    def do_progress(self) -> Any:
+        """Return what the job that was started last has told."""
+        return self.started.progress
 
     def do_close(self) -> Any:
         """End all executors."""

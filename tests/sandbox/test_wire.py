@@ -207,9 +207,11 @@ def test_whatever_is_written_is_an_outcome(sandboxed: Sandboxed, case: str) -> N
 def test_the_reader_is_not_moved_by_floods(sandboxed: Sandboxed) -> None:
     """Progress without end is read at the reader's pace, and a byte now and then buys no time."""
     flood = "    while True: put({'kind': 'progress', 'done': 1, 'total': None, 'note': 'x' * 400})"
-    answer = sandboxed.run(f"{PUT}\ndef attack():\n{flood}", timeout=1.5)
-    assert answer["outcome"] == "timed_out"
-    assert answer["progress"] == [1, None, "x" * 400]
+    source = f"{PUT}\ndef attack():\n{flood}"
+    sandboxed.host("start", policy=sandboxed.policy(), source=source, name="attack", timeout=500.0)
+    assert sandboxed.host("progress") == [1, None, "x" * 400]
+    sandboxed.host("close")
+    assert sandboxed.run(source, timeout=0.5)["outcome"] == "timed_out"
     slow = "    for byte in b'\\0\\0\\0\\x64' + b' ' * 100: os.write(4, bytes((byte,))); time.sleep(0.1)"
     assert sandboxed.run(f"{PUT}\ndef attack():\n{slow}", timeout=0.5)["outcome"] == "timed_out"
 
