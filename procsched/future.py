@@ -134,7 +134,10 @@ class ProcessFuture(Future["R"]):
         """Run the done-callbacks, once. On the callback thread."""
         if not self._called_back:
             self._called_back = True
-            super()._invoke_callbacks()  # type: ignore[misc]
+            try:
+                super()._invoke_callbacks()  # type: ignore[misc]
+            finally:
+                self._done_callbacks.clear()  # what they hold is needed no longer than the call
 
     # -- for the user --------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import gc
 import itertools
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -971,6 +973,78 @@ def test_the_parent_loads_no_heavy_module(tmp_path: Path, face: str) -> None:
         timeout=60,
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _allocated() -> Iterator[Callable[[], int]]:
+    """Give a function that returns how many bytes Python has now beyond those at the begin."""
+    gc.collect()
+    tracemalloc.start()
+
+    def grown() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield grown
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_a_call_that_waits_takes_a_kilobyte_at_most(tmp_path: Path) -> None:
+    """Of memory that Python allocates, with its future: so a million of them are a gigabyte."""
+    count = 5_000
+    with Bench(tmp_path, 1) as bench:
+        told = bench.path()
+        bench.submit(faults.wait_at_gate, bench.gate(), told)
+        support.wait_for_file(told)
+        arguments = list(range(1_000_000, 1_000_000 + count))
+        with _allocated() as grown:
+            futures = [bench.executor.submit(faults.identity, argument) for argument in arguments]
+            assert grown() < 1024 * count
+        assert not any(future.done() for future in futures)
+
+
+@pytest.mark.slow
+def test_calls_that_have_ended_keep_no_arguments(tmp_path: Path) -> None:
+    """The memory of two thousand futures is not that of what was sent."""
+    count, size = 2_000, 50_000
+    gate, told = str(tmp_path / "gate"), str(tmp_path / "told")
+    os.mkfifo(gate)
+    with ProcessExecutor(1) as executor, _allocated() as grown:
+        executor.submit(faults.wait_at_gate, gate, told)
+        support.wait_for_file(told)
+        futures = [executor.submit(faults.length, bytes(size)) for _ in range(count)]
+        assert grown() > count * size
+        open_gate(gate)
+        assert {future.result(support.TIMEOUT) for future in futures} == {size}
+        assert grown() < size // 10 * count
+
+
+def test_a_call_that_has_ended_keeps_its_result_alone(tmp_path: Path) -> None:
+    """And that as long as there is its future: neither what it was given nor who was told."""
+    with ProcessExecutor(1) as executor:
+        argument, told = {1, 2}, threading.Event()
+
+        def tell(_future: object) -> None:
+            told.set()
+
+        future = executor.submit(faults.identity, argument)
+        future.add_done_callback(tell)
+        given, callback = weakref.ref(argument), weakref.ref(tell)
+        del argument, tell
+        assert told.wait(support.TIMEOUT)
+        result = weakref.ref(future.result(support.TIMEOUT))
+        support.eventually(lambda: gc.collect() >= 0 and callback() is None, what="the callback is let go of")
+        assert given() is None
+        assert result() == {1, 2}
+        del future
+        support.eventually(lambda: gc.collect() >= 0 and result() is None, what="the result is let go of")
 
 
 class _Interrupts:
