@@ -242,6 +242,24 @@ def test_wrong_fields_are_refused_by_name(field, expression):
 
 
 @pytest.mark.parametrize(
+    ("field", "place"),
+    [("second", 0), ("minute", 1), ("hour", 2), ("day-of-month", 3), ("month", 4), ("day-of-week", 5)],
+)
+def test_a_question_mark_is_explained_in_each_field(field, place):
+    """Quartz has it for any value: it is refused by the name of the field, alone and in a list, with the remedy."""
+    for value in ("?", "1,?", "?/2"):
+        fields = ["0", "0", "0", "1", "1", "*"]
+        fields[place] = value
+        expressions = [" ".join(fields)] + [" ".join(fields[1:])] * (place > 0)
+        for expression in expressions:
+            with pytest.raises(ScheduleError) as caught:
+                CronSchedule(expression)
+            message = str(caught.value)
+            assert f"{field} '{value}' holds '?'" in message, message
+            assert message.endswith("write * for any value"), message
+
+
+@pytest.mark.parametrize(
     "expression",
     [
         *("", "   ", "* * * *", "* * * * * * *", "0 0 * * * 2026 *", "TZ=Europe/Berlin 0 0 * * *"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +94,39 @@ def test_tombstones_are_pruned_when_they_outnumber_the_live() -> None:
     queue.check()
     assert len(queue) - queue.tombstones == 10
     assert len(queue) <= FEW + 11
+
+
+class Compared(float):
+    """A due time that counts how often any of its kind is compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return float(self) == other
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.slow
+def test_taking_one_of_many_costs_a_logarithm() -> None:
+    """Of 100,000 that are due each is found by a few comparisons, in order; so is the place of one more."""
+    count = 100_000
+    most = 3 * count.bit_length()  # two for each level, and what is looked at before
+    queue = DueQueue()
+    times = list(range(count))
+    random.Random(1).shuffle(times)
+    for at in times:
+        queue.push(True, Compared(at), 1, entry())
+    for at in range(1000):
+        Compared.count = 0
+        item = queue.pop_due(True, float(count))
+        assert item is not None
+        assert item[0] == at
+        assert Compared.count <= most
+        Compared.count = 0
+        queue.push(True, Compared(count + at), 1, entry())
+        assert Compared.count <= most
 
 
 def test_entries_for_a_person() -> None:

@@ -32,7 +32,8 @@ from tests.stored import simulated
 from tests.unit.scheduling import START, offsets
 
 S = TaskStatus
-DAY = 86_400.0
+HOUR = 3600.0
+DAY = 24 * HOUR
 
 
 @pytest.fixture
@@ -143,6 +144,37 @@ def test_it_runs_after_the_restart(path: str, tmp_path: Path) -> None:
         assert task.next_run_at == START + 120
         assert slots(scheduler, task) == [60.0]
     assert Path(notes).read_text() == "ran\n"
+
+
+@pytest.mark.slow
+def test_a_period_longer_than_a_life_has_its_runs(path: str) -> None:
+    """Each 10 h, of a program that is started anew each 9 h for nearly five days (taskiq 328)."""
+    clock = FakeClock(START)
+    for life in range(13):
+        with simulated(path, clock) as (scheduler, clock, _log):
+            if life == 0:
+                task = scheduler.schedule("t", stored.nothing, FixedRate(10 * HOUR)).id
+            for _ in range(9):
+                clock.advance(HOUR)
+            records = scheduler.history()[::-1]
+    assert {record.task_id for record in records} == {task}
+    assert offsets(records) == [10 * HOUR * run for run in range(12)]
+    assert [record.started_at for record in records] == [record.due_at for record in records]
+    assert sum(record.missed for record in records) == 0
+
+
+def test_nothing_runs_for_what_is_skipped(path: str) -> None:
+    """A cron each 15 s, down for a minute: with SKIP no run before the next slot (quartz 239)."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, CronSchedule("*/15 * * * * *"), misfire=MisfirePolicy.SKIP)
+    clock.advance(60)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        clock.advance(9)
+        assert (scheduler.history(), task.next_run_at) == ([], START + 70)
+        clock.advance(1)
+        assert slots(scheduler, task) == [70.0]
+        assert scheduler.stats().counters["missed"] == 4
 
 
 @pytest.mark.parametrize(
@@ -376,9 +408,6 @@ def test_a_backoff_that_is_over_is_due_at_once(path: str) -> None:
 
 
 # --- with a clock that was set back meanwhile ----------------------------------------------------------
-
-
-HOUR = 3600.0
 
 
 @pytest.mark.parametrize("back", [HOUR, 400 * DAY])
