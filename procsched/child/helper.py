@@ -103,16 +103,23 @@ class Helper:
         except BaseException as error:
             from procsched._core.failures import describe, traceback_text
 
-            self.control.send(("preload_failed", name, describe(error), traceback_text(error)))
+            self.say(("preload_failed", name, describe(error), traceback_text(error)))
             os._exit(1)
         self.own.update(self.children.list())
         if self.deaths:
             _system.wake_without_parent()
         own = watch_process(os.getpid())
-        self.control.send(("hello", os.getpid()), [] if own is None else [own])
+        self.say(("hello", os.getpid()), [] if own is None else [own])
         if own is not None:
             os.close(own)
         _freeze()
+
+    def say(self, message: tuple[object, ...], fds: list[int] | tuple[int, ...] = ()) -> None:
+        """Send the first message. Should the parent have gone meanwhile, `serve` sees that."""
+        try:
+            self.control.send(message, fds)
+        except OSError:
+            return
 
     def warm(self) -> None:
         """Import what calls that are pickled by value need, once, where the workers share it."""

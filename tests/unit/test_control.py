@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from procsched.child.control import Control
+from procsched.child.helper import Helper
 
 LARGE = "x" * 20_000  # not read at once
 
@@ -84,3 +85,15 @@ def test_what_is_no_message_is_the_end(ends: tuple[Control, Control], garbage: b
         assert receive(receiver, 2)[:2] == [("good", []), (None, [])]
     receiver.forget()
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_helper_whose_parent_goes_before_it_is_ready_has_nothing_to_complain_of() -> None:
+    """No traceback on the terminal of who was killed: what sees to its end comes next."""
+    ours, theirs = socket.socketpair()
+    helper = Helper.__new__(Helper)
+    helper.control = Control(ours)
+    theirs.close()
+    helper.say(("hello", 1))
+    with pytest.raises(OSError):
+        helper.control.send(("hello", 1))
+    ours.close()
