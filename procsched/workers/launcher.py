@@ -219,7 +219,7 @@ class Launcher:
         for message, fds in self._control.receive_available():
             if message is None and not fds:
                 self._hung_up = True
-                self._close_control()
+                self.loop.run(self._close_control)
                 self._signal_guard(signal.SIGCONT)  # it may be stopped, and is to see that the helper is gone
                 if self._guard_fd is None and not self._guard_reaped:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
@@ -323,7 +323,7 @@ class Launcher:
 
     def _lost(self) -> None:
         if self._control is not None:
-            self._close_control()
+            self.loop.run(self._close_control)  # whatever becomes of it, the loss is told
         why = self._broken or _words(self._guard_status)
         reason = f"the helper process {self.helper_pid or self.guard_pid} ended ({why})"
         if self.helper_pid is None and self._failure is None:
