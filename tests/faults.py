@@ -178,6 +178,17 @@ def swallow(path: str) -> NoReturn:
             continue
 
 
+def end_together(path: str, count: int) -> NoReturn:
+    """Hang, and when asked to stop wait until so many have been asked. Each leaves a line at both."""
+    try:
+        support.tell(path, os.getpid())
+        time.sleep(FOREVER)
+    finally:
+        support.tell(path, "asked")
+        support.wait_for_file(path, FOREVER, lines=2 * count)
+    raise AssertionError
+
+
 def swallow_once() -> str:
     """Catch the first exception that comes, and return."""
     try:

@@ -137,27 +137,29 @@ def test_unpickling_counts_and_waiting_for_a_worker_does_not(tmp_path: Path) -> 
 
 
 def test_kills_run_side_by_side(tmp_path: Path) -> None:
-    """Many runs that ignore everything end together, each with its own record and grace."""
+    """Many runs end only when all of them have been asked, and none has to be killed for want of that."""
     with Bench(tmp_path, 6) as bench:
+        told = bench.path()
         futures = [
-            bench.submit(faults.ignore_signals, bench.path(), timeout=LIMIT, grace=0.3) for _ in range(6)
+            bench.submit(faults.end_together, told, 6, timeout=1.0, grace=support.TIMEOUT) for _ in range(6)
         ]
-        ended = threading.Event()
-        waiting = [len(futures)]
-
-        def count(_future: object) -> None:
-            waiting[0] -= 1
-            if not waiting[0]:
-                ended.set()
-
-        for future in futures:
-            future.add_done_callback(count)
-        assert ended.wait(support.TIMEOUT)
         records = [only_record(future, Outcome.TIMED_OUT) for future in futures]
-        # One after another would be six times the grace apart.
-        assert max(record.finished_at for record in records) - min(
-            record.finished_at for record in records
-        ) < (5 * 0.3)
+        assert [record.signal for record in records] == [None] * 6
+
+
+def test_one_in_its_grace_holds_up_no_other(bench: Bench) -> None:
+    """A run that ignores everything is killed while another one that does so still has time."""
+    told = bench.path()
+    first = bench.submit(faults.swallow, told, timeout=LIMIT, grace=faults.FOREVER)
+    (pid,) = told_pids(told)
+    second = bench.submit(faults.ignore_signals, bench.path(), timeout=LIMIT, grace=0.1)
+    try:
+        record = only_record(second, Outcome.TIMED_OUT)
+        assert record.signal == "SIGKILL"
+        assert not first.done()
+    finally:
+        os.kill(pid, signal.SIGKILL)  # else the end of the pool waits for its grace
+    only_record(first, Outcome.TIMED_OUT)
 
 
 def test_a_result_in_time_wins_and_a_late_one_loses(bench: Bench) -> None:

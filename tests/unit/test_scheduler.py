@@ -39,6 +39,7 @@ from procsched._core.models import Dropped, Sealed
 from procsched.scheduler.attempts import causes_of
 from procsched.workers.base import Ending
 from tests import stored, support
+from tests.unit.counting import steps
 from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
 
 S = TaskStatus
@@ -237,17 +238,16 @@ def test_an_hour_asleep_follows_the_misfire_policy(
 
 @pytest.mark.parametrize("policy", list(MisfirePolicy))
 def test_ten_years_forward_are_planned_at_once(policy: MisfirePolicy) -> None:
-    """Ten years pass asleep under a 1 s task: planned in milliseconds, at most max_catch_up runs."""
+    """Ten years pass asleep under a 1 s task: planned without a step for each slot, at most max_catch_up runs."""
     years = 10 * 365 * 86_400
     with simulated(history_limit=1000) as (scheduler, clock, _):
         for schedule in (FixedRate(1), CronSchedule("* * * * * *"), FixedRate(1, CATCH_UP)):
             scheduler.schedule("t", _nothing, schedule, misfire=policy)
         assert scheduler.wait_idle(5)
         before = {task.id: len(task.history) for task in scheduler.tasks()}
-        began = time.thread_time()
-        clock.suspend(years)
+        _none, count = steps(clock.suspend, years)
+        assert count < years / 100
         assert scheduler.wait_idle(5)
-        assert time.thread_time() - began < 0.5
         for task in scheduler.tasks():
             assert len(task.history) - before[task.id] <= 100
 
@@ -549,16 +549,16 @@ def test_earlier_entry_wakes_the_timer() -> None:
 
 @pytest.mark.slow
 def test_many_tasks_cost_logarithmic_time_and_leave_no_tombstones() -> None:
-    """100,000 tasks are added and cancelled; the heap keeps no more stale entries than live ones."""
+    """100,000 tasks are added and cancelled: the heap is pruned a few times, and keeps few that are stale."""
     with Scheduler(pool=InlinePool(), clock=FakeClock(START), keep_finished=10) as scheduler:
         tasks = [scheduler.schedule("t", _nothing, OneTime(START + 1000 + n)) for n in range(100_000)]
         assert scheduler.pending() == 100_000
-        longest = 0.0
+        pruned, heap = 0, len(scheduler.engine.due)
         for task in tasks[:-10]:
-            began = time.thread_time()
             scheduler.cancel(task)
-            longest = max(longest, time.thread_time() - began)
-        assert longest < 0.25
+            pruned += len(scheduler.engine.due) < heap
+            heap = len(scheduler.engine.due)
+        assert 0 < pruned <= len(tasks).bit_length()  # each time it was half of it at least that went
         stats = scheduler.stats()
         assert scheduler.pending() == 10
         assert stats.heap - stats.tombstones == 10

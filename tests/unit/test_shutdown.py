@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -142,14 +141,12 @@ def test_due_retry_is_returned_as_retrying() -> None:
 
 
 def test_hung_thread_is_reported_killed_in_time() -> None:
-    """A body that hangs cannot hold the shutdown: it returns in time and the run is recorded as KILLED."""
+    """A body that hangs cannot hold the shutdown: it returns while that goes on, and the run is recorded as KILLED."""
     held = Held()
     with threaded() as (scheduler, _, log):
         task = scheduler.schedule("hung", held, OneTime(START), retry=NO_RETRY)
         assert held.started.wait(5)
-        began = time.monotonic()
         report = scheduler.shutdown(drain=True, timeout=0.05)
-        assert time.monotonic() - began < 2
         assert report == ShutdownReport(killed=(task.id,))
         assert [record.outcome for record in task.history] == [Outcome.KILLED]
         assert task.status is S.FAILED
@@ -418,21 +415,26 @@ def test_hanging_schedule_fails_no_other_task() -> None:
 def test_hanging_listener_and_store_do_not_hold_the_shutdown() -> None:
     """What user code is given is bounded: a listener and a store that hang are left behind."""
     hang = threading.Event()
+    came, went = [], []
 
     class Hangs(InMemoryTaskStore):
         def save(self, task: object) -> None:
-            hang.wait(support.TIMEOUT)
+            came.append(self)
+            hang.wait(6 * support.TIMEOUT)
+            went.append(self)
 
         def on_task_event(self, event: object) -> None:
-            hang.wait(support.TIMEOUT)
+            self.save(event)
 
     scheduler = Scheduler(pool=ThreadPool(1), store=Hangs(), listeners=[Hangs()])
     scheduler.start()
-    scheduler.schedule("t", _nothing, OneTime(0))
-    began = time.monotonic()
-    scheduler.shutdown(timeout=0)
-    assert time.monotonic() - began < 5
-    hang.set()
+    try:
+        scheduler.schedule("t", _nothing, OneTime(0))
+        support.eventually(lambda: len(came) == 2)
+        scheduler.shutdown(timeout=0)
+        assert (len(came), went) == (2, [])
+    finally:
+        hang.set()
 
 
 def test_interrupted_shutdown_is_finished_by_the_next_call() -> None:
@@ -513,17 +515,19 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 def test_interpreter_exit_ends_a_scheduler_nobody_refers_to() -> None:
     """At exit a running scheduler shuts down without waiting, also after concurrent.futures' own hook."""
     done = run_python(
-        "import concurrent.futures, time\n"
+        "import concurrent.futures, threading, time\n"
         "from procsched import *\n"
         "concurrent.futures.ThreadPoolExecutor(1).submit(int).result()\n"
+        "running = threading.Event()\n"
         "class Log:\n"
         "    def on_task_event(self, event):\n"
+        "        if event.status is TaskStatus.RUNNING: running.set()\n"
         "        if event.record: print(event.record.outcome, flush=True)\n"
         "def start():\n"
         "    s = Scheduler(pool=ThreadPool(1), listeners=[Log()])\n"
         "    s.start()\n"
         "    s.schedule('t', time.sleep, OneTime(0), args=(100,))\n"
-        "    while not s.stats().running: time.sleep(0.01)\n"
+        "    running.wait(30)\n"
         "start()\n"
     )
     told = "the shutdown at the interpreter's exit ended runs of tasks task-1\n"
