@@ -9,9 +9,12 @@ from procsched.errors import ValidationError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from enum import StrEnum
-    from typing import TypeVar
+    from typing import Final, TypeVar
 
     Member = TypeVar("Member", bound=StrEnum)
+
+# UNIX seconds, in the year 5138. In milliseconds it is 1973: what is later is in another unit, whatever the clock.
+LATEST: Final = 1e11
 
 
 def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
@@ -67,6 +70,24 @@ def unix_seconds(name: str, value: object, other: str = "") -> float:
     if not math.isfinite(value):
         raise ValidationError(f"{name} must be finite, not {value!r}")
     return float(value)
+
+
+def instant(name: str, value: object) -> float:
+    """Return when something is to be done, as `unix_seconds` does. Any time in the past is one.
+
+    Raises:
+        ValidationError: also where it is so late that another unit was meant.
+    """
+    at = unix_seconds(name, value)
+    if at <= LATEST:
+        return at
+    meant = ""
+    if not hasattr(value, "timestamp"):  # that of a datetime is known
+        small = at > LATEST * 1e3
+        meant = (
+            ": these are micro- or nanoseconds" if small else ": these are milliseconds, divide them by 1000"
+        )
+    raise ValidationError(f"{name} must be UNIX seconds not after the year 5138, not {value!r}{meant}")
 
 
 def whole_number(name: str, value: object, minimum: int = 1) -> int:

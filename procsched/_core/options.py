@@ -30,8 +30,6 @@ TASK_OPTIONS: Final = (
     "replace",
 )
 _SHORT: Final = frozenset({*TASK_OPTIONS, "name", "retries"})  # those of `schedule_at` and its kind
-# Seconds from now that nobody means, but in another unit or from another start.
-FAR: Final = 50 * 365.25 * 86_400
 _PRIORITIES: Final = tuple(Priority)
 
 
@@ -167,22 +165,6 @@ def refuse_positional(more: tuple[object, ...], method: str) -> None:
     raise ValidationError(
         f"{method} takes no {more[0]!r} there: arguments of the function go into args=({more[0]!r}, ...), "
         "and options are given by name"
-    )
-
-
-def check_instant(name: str, at: float, now: float) -> None:
-    """Refuse an instant that is so far from now that another was meant."""
-    if abs(at - now) <= FAR:
-        return
-    meant = ""
-    if at < now and at < FAR:
-        meant = f": for {at:g} seconds from now use schedule_after"
-    elif abs(at / 1e3 - now) <= FAR:
-        meant = ": these are milliseconds, divide them by 1000"
-    elif abs(at / 1e6 - now) <= FAR or abs(at / 1e9 - now) <= FAR:
-        meant = ": these are micro- or nanoseconds"
-    raise ValidationError(
-        f"{name} must be UNIX seconds within 50 years of now, which is {now:.0f}, not {at!r}{meant}"
     )
 
 

@@ -10,8 +10,8 @@ from procsched._core.checks import (
     check_flag,
     check_text,
     finite_seconds,
+    instant,
     member_of,
-    unix_seconds,
     whole_number,
 )
 from procsched._core.failures import describe
@@ -64,8 +64,6 @@ class _Default(int):
     """A default value that can be told from the same number given by the user."""
 
 
-# Seconds, a thousand years: some use a `OneTime` of the next century as "never".
-_NEVER: Final = 20 * options.FAR
 _FOUR: Final = _Default(4)
 MOST_IDS: Final = 1000  # that a generator may give in vain
 _OpenTask = twin(Task)
@@ -332,8 +330,6 @@ class Scheduler(Served):
             action, args, named = action.described()
         steady = bool(getattr(schedule, "steady", False))
         now, first = self._first_slot(schedule, steady)
-        if first - now > _NEVER and type(schedule) is OneTime:
-            options.check_instant("at", first, now)
         task_id = self._new_id()
         task = _OpenTask()
         task.id = task_id
@@ -482,12 +478,10 @@ class Scheduler(Served):
 
         Options are those of `schedule`; besides, `name=` (the function's by default) and `retries=n`: n more
         tries, one second apart. Without either `retries` or `retry` there is no further try. An instant in the
-        past is due at once; one that is more than 50 years from now is refused, as meant in another unit.
+        past is due at once; one after the year 5138 is refused, as meant in another unit.
         """
         name = options.take_convenience(task_options, fn, more, "schedule_at")
-        at = unix_seconds("run_at", run_at)
-        options.check_instant("run_at", at, self.clock.now())
-        return self.schedule(name, fn, OneTime(at), **task_options)
+        return self.schedule(name, fn, OneTime(instant("run_at", run_at)), **task_options)
 
     def schedule_after(
         self, fn: Callable[..., Any], delay: float | timedelta, *more: Never, **task_options: Any

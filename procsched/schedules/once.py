@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from procsched._core.checks import finite_seconds, unix_seconds
+from procsched._core.checks import finite_seconds, instant
 from procsched._core.frozen import frozen
 from procsched.schedules.base import OneByOne
 
@@ -21,11 +21,12 @@ class OneTime(OneByOne):
     Args:
         at: UNIX seconds or an aware datetime. An instant in the past is due at once.
     Raises:
-        ValidationError: `at` is a naive datetime, not finite or of another type.
+        ValidationError: `at` is a naive datetime, not finite, of another type, or after the year 5138: then it is in
+            milliseconds or smaller.
     """
 
     at: float
-    __checks__: ClassVar = {"at": unix_seconds}
+    __checks__: ClassVar = {"at": instant}
     if TYPE_CHECKING:
 
         def __init__(self, at: float | datetime) -> None: ...

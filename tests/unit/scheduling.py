@@ -14,9 +14,9 @@ START = 1_700_000_000.0  # UNIX seconds, a Tuesday; whole, so that grids are exa
 
 
 @contextmanager
-def simulated(**options: Any) -> Iterator[tuple[Scheduler, FakeClock, EventLog]]:
+def simulated(*, start: float = START, **options: Any) -> Iterator[tuple[Scheduler, FakeClock, EventLog]]:
     """Give a scheduler that runs in the calling thread on a clock that the test moves, and check it."""
-    clock, log = FakeClock(START), EventLog()
+    clock, log = FakeClock(start), EventLog()
     scheduler = Scheduler(
         clock=clock, pool=InlinePool(), listeners=[log, *options.pop("listeners", ())], **options
     )

@@ -268,23 +268,33 @@ def test_a_usual_mistake_is_explained(call: Callable[[Scheduler], Any], words: s
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        (5, "for 5 seconds from now use schedule_after"),
         (START * 1e3, "these are milliseconds"),
+        (int(START * 1e3), "these are milliseconds"),
         (START * 1e9, "these are micro- or nanoseconds"),
-        (START + 51 * 365.25 * 86_400, "within 50 years of now"),
+        (datetime(9999, 1, 1, tzinfo=UTC), r"year 5138, not datetime\.datetime\(9999.*\)$"),
     ],
 )
-def test_an_instant_far_from_now_is_refused(at: float, words: str) -> None:
-    """A number that is no UNIX time of this age says what it probably is."""
-    with simulated() as (scheduler, _, _log):
-        with pytest.raises(ValidationError, match=f"run_at.*{words}"):
-            scheduler.schedule_at(_nothing, at)
-        if at > 1e12:
+def test_an_instant_in_another_unit_is_refused(at: Any, words: str) -> None:
+    """A number that is no UNIX time says what it probably is, whatever the clock says."""
+    for start in (0.0, START):
+        with simulated(start=start) as (scheduler, _, _log):
+            with pytest.raises(ValidationError, match=f"run_at must.*{words}"):
+                scheduler.schedule_at(_nothing, at)
             with pytest.raises(ValidationError, match=f"at must.*{words}"):
                 scheduler.schedule("n", _nothing, OneTime(at))
-        else:
-            scheduler.schedule("n", _nothing, OneTime(at))  # in the past is due at once
-        assert len(scheduler.tasks()) == (at < 1e12)
+            assert scheduler.tasks() == []
+
+
+@pytest.mark.parametrize("start", [0.0, START])
+def test_an_instant_may_be_far_from_now(start: float) -> None:
+    """What is in the past runs at once, however long ago; what is in the next century is waited for."""
+    with simulated(start=start) as (scheduler, _, _log):
+        past = [scheduler.schedule_at(_nothing, at) for at in (-1e12, 0, start)]
+        past += [scheduler.schedule("n", _nothing, OneTime(at)) for at in (-1e12, 0, start)]
+        assert [len(task.history) for task in past] == [1] * 6
+        for at in (START + 1, 9e10):
+            assert scheduler.schedule_at(_nothing, at).next_run_at == at
+            assert scheduler.schedule("n", _nothing, OneTime(at)).next_run_at == at
 
 
 def test_signatures_are_readable() -> None:
