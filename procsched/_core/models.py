@@ -9,7 +9,7 @@ import math
 import pickle
 from enum import IntEnum, StrEnum
 
-from procsched._core.checks import finite_seconds, whole_number
+from procsched._core.checks import finite_seconds, member_of, whole_number
 from procsched._core.frozen import frozen
 from procsched.errors import RemoteError, ValidationError
 
@@ -231,7 +231,7 @@ class ExecutionRecord:
     Args:
         attempt: number of the attempt within its run, from 1.
         error: one line for a person, None on success.
-        outcome: follows from `ok` and `timed_out` where it is not given.
+        outcome: decides `ok` and `timed_out`, whatever was given for them; where it is not given it follows from them.
         run: number of the run, from 1.
         due_at: the slot in UNIX seconds, the same for all attempts of a run.
         missed: how many slots this run stands for beyond its own.
@@ -245,6 +245,8 @@ class ExecutionRecord:
         peak_rss: bytes, likewise.
         output: tail of stdout and stderr where they were captured.
         given_up: the promises of its sandbox that nothing kept, in the order of `Sandbox`; empty without one.
+    Raises:
+        ValidationError: `outcome` is none.
     """
 
     attempt: int
@@ -278,7 +280,12 @@ class ExecutionRecord:
             outcome = (
                 Outcome.SUCCEEDED if self.ok else Outcome.TIMED_OUT if self.timed_out else Outcome.FAILED
             )
-            object.__setattr__(self, "outcome", outcome)
+        else:
+            outcome = member_of(Outcome, "outcome", self.outcome)
+        put = object.__setattr__
+        put(self, "outcome", outcome)
+        put(self, "ok", outcome is Outcome.SUCCEEDED)
+        put(self, "timed_out", outcome is Outcome.TIMED_OUT)
 
     @property
     def duration(self) -> float:
