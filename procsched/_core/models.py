@@ -110,6 +110,7 @@ class RetryPolicy:
                 raise ValidationError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
             if not math.isfinite(value):
                 raise ValidationError(f"{name} must be finite, not {value!r}")
+            put(self, name, float(value))
 
     def should_retry(self, attempt: int) -> bool:
         """Return whether attempt number `attempt` (from 1), having failed, is followed by another."""
@@ -122,14 +123,17 @@ class RetryPolicy:
         """
         if self.initial_backoff >= self.max_backoff or self.initial_backoff == 0.0:
             return min(self.initial_backoff, self.max_backoff)
+        if self.multiplier == 1.0:
+            return self.initial_backoff
         exponent = max(0, attempt - 1)
-        if self.multiplier > 1.0:
-            # Beyond this exponent the cap holds for certain, so the power is never taken there.
-            enough = math.log(self.max_backoff / self.initial_backoff) / math.log(self.multiplier)
-            if exponent > enough:
-                return self.max_backoff
-            return min(self.initial_backoff * self.multiplier**exponent, self.max_backoff)
-        return self.initial_backoff
+        growth, first, most = map(math.log, (self.multiplier, self.initial_backoff, self.max_backoff))
+        if exponent >= (most - first) / growth:
+            return self.max_backoff
+        try:
+            wait = self.initial_backoff * self.multiplier**exponent
+        except OverflowError:  # the factor is too large for a float; the wait is not
+            wait = math.exp(min(first + exponent * growth, most))
+        return min(wait, self.max_backoff)
 
 
 DEFAULT_RETRY: Final = RetryPolicy()

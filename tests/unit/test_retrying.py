@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from procsched import NO_RETRY, Outcome, RetryPolicy
@@ -34,6 +36,34 @@ def test_no_attempt_number_overflows() -> None:
     """The ten thousandth attempt waits as long as the cap."""
     policy = RetryPolicy(10**6, 1.0, 10.0, 60.0)
     assert decide_retry(policy, Outcome.FAILED, 10_000, 0.5) == 60.0
+
+
+@pytest.mark.parametrize("first", [5e-324, 1e-300, 1.0])
+@pytest.mark.parametrize("multiplier", [1, 1.0 + 2**-52, 2, 10, 1e300, sys.float_info.max])
+@pytest.mark.parametrize("most", [60.0, sys.float_info.max])
+def test_no_policy_overflows(first: float, multiplier: float, most: float) -> None:
+    """At the ends of what floats can say the waits are as anywhere else: they grow up to the cap."""
+    policy = RetryPolicy(3, first, multiplier, most)
+    attempts = [*range(1, 3000), 10**6, 10**18, 10**400]
+    waits = [policy.backoff(attempt) for attempt in attempts]
+    assert waits[0] == first
+    assert waits == sorted(waits)
+    assert waits[-1] == (first if multiplier == 1 else most)
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempt", "wait"),
+    [
+        (RetryPolicy(3, 1.0, 2.0, sys.float_info.max), 1024, 2.0**1023),
+        (RetryPolicy(3, 1.0, 2.0, sys.float_info.max), 1025, sys.float_info.max),
+        (RetryPolicy(3, 5e-324, 2.0), 1026, 2.0**-49),
+        (RetryPolicy(3, 5e-324, 2.0), 1081, 60.0),
+        (RetryPolicy(3, 1.0, 2, 8.0), 4, 8.0),
+    ],
+)
+def test_a_wait_is_right_where_its_factor_is_no_float(policy: RetryPolicy, attempt: int, wait: float) -> None:
+    """It is the first one, so many times multiplied, and not the cap before that is reached."""
+    assert policy.backoff(attempt) == pytest.approx(wait, rel=1e-12)
 
 
 def test_jitter_lengthens_and_shortens() -> None:

@@ -47,9 +47,9 @@ MUTATIONS = (
     Mutation(
         "the backoff is not capped",
         "_core/models.py",
-        "            if exponent > enough:\n                return self.max_backoff\n"
-        "            return min(self.initial_backoff * self.multiplier**exponent, self.max_backoff)\n",
-        "            return self.initial_backoff * self.multiplier**exponent\n",
+        "        if exponent >= (most - first) / growth:\n            return self.max_backoff\n        try:\n"
+        "            wait = self.initial_backoff * self.multiplier**exponent\n",
+        "        try:\n            return self.initial_backoff * self.multiplier**exponent\n",
     ),
     Mutation(
         "the priority does not count",
