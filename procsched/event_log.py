@@ -6,12 +6,13 @@ import threading
 from collections import deque
 
 from procsched import _forks
-from procsched._core.checks import whole_number
+from procsched._core.checks import finite_seconds, whole_number
 from procsched.clock import real_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from procsched._core.models import TaskEvent
 
@@ -65,7 +66,7 @@ class EventLog:
         )
 
     def wait_for(
-        self, predicate: Callable[[tuple[TaskEvent, ...]], object], timeout: float | None = 10.0
+        self, predicate: Callable[[tuple[TaskEvent, ...]], object], timeout: float | timedelta | None = 10.0
     ) -> bool:
         """Wait until `predicate(events)` is true; it is asked at once, and whenever events have arrived.
 
@@ -76,7 +77,7 @@ class EventLog:
         Returns:
             Whether it became true; False when the time was up.
         """
-        end = None if timeout is None else real_seconds() + timeout
+        end = None if timeout is None else real_seconds() + finite_seconds("timeout", timeout)
         while True:
             with self._lock:
                 seen, events = self._heard, self._events_locked()

@@ -16,6 +16,7 @@ from procsched.workers.base import record_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from typing import Any, TypeVar
 
     from procsched._core.models import ExecutionRecord
@@ -290,7 +291,7 @@ class ProcessFuture(Future["R"]):
         """What the run last said of its progress, as (done, total, note), or None."""
         return self._progress
 
-    def wait_record(self, timeout: float | None = None) -> ExecutionRecord:
+    def wait_record(self, timeout: float | timedelta | None = None) -> ExecutionRecord:
         """Wait for the record of the attempt that ended the call: for a cancelled one, until its worker is dead.
 
         Raises:
@@ -298,13 +299,14 @@ class ProcessFuture(Future["R"]):
             CancelledError: the call was cancelled before it started, so there will be no record.
             TaskSerializationError: nor will there be one of a call that could not be sent.
         """
+        seconds = None if timeout is None else finite_seconds("timeout", timeout)
         self._owner.refuse_fork()
         closed = threading.Event()
         self._record_waiters.append(closed)  # before the look, as with `_condition`
         if self._item is not None:
             self._owner.refuse_wait()
-            if not closed.wait(timeout):
-                raise TimeoutError(f"no record after {timeout} s")
+            if not closed.wait(seconds):
+                raise TimeoutError(f"no record after {seconds} s")
         record = self.record
         if record is None:
             raise self.exception() or CancelledError

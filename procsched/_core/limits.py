@@ -5,9 +5,7 @@ They are for accidents, and no boundary for code that nobody trusts: that is wha
 
 from __future__ import annotations
 
-import math
-
-from procsched._core.checks import whole_number
+from procsched._core.checks import finite_seconds, whole_number
 from procsched._core.frozen import frozen
 from procsched._core.models import Outcome
 from procsched.errors import ValidationError
@@ -35,7 +33,7 @@ class Limits:
         memory: bytes of resident memory that the run's process and all below it have together, beyond what the worker
             had before; at least 1 MiB. Looked at while such a run is alive, more often the closer it is, and once more
             at its end.
-        cpu_seconds: seconds of CPU time of the process and all below it, from the start of this run.
+        cpu_seconds: seconds of CPU time, or a timedelta, of the process and all below it, from the start of this run.
         processes: how many there may be at once, the run's own included. Looked at fifty times a second.
         open_files: descriptors in each process, at least 16.
         file_size: bytes of each file that is written.
@@ -59,12 +57,9 @@ class Limits:
             value = getattr(self, name)
             if value is not None:
                 whole_number(name, value, least)
-        seconds = self.cpu_seconds
-        if seconds is None:
-            return
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-            raise ValidationError(f"cpu_seconds must be a number of seconds above 0, not {seconds!r}")
-        object.__setattr__(self, "cpu_seconds", float(seconds))
+        if self.cpu_seconds is not None:
+            seconds = finite_seconds("cpu_seconds", self.cpu_seconds, above=True)
+            object.__setattr__(self, "cpu_seconds", seconds)
 
 
 _LEAST: Final = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from procsched._core.checks import whole_number
+from procsched._core.checks import finite_seconds, whole_number
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 
@@ -54,7 +54,7 @@ class Sandbox:
 
     Args:
         memory: bytes of address space of each process.
-        cpu_seconds: whole seconds of CPU time, all threads together.
+        cpu_seconds: whole seconds of CPU time, or a timedelta of so many, all threads together.
         processes: how many there may be at once. More than one needs namespaces (bubblewrap).
         threads: how many there may be at once; more than one needs a private uid or namespaces. None, the default, for
             as many as can be counted here: 32, or one where threads cannot be counted.
@@ -105,6 +105,12 @@ class Sandbox:
         if self.threads is not None:
             whole_number("threads", self.threads)
         put = object.__setattr__
+        seconds = finite_seconds("cpu_seconds", self.cpu_seconds, minimum=1.0)
+        if not seconds.is_integer():
+            raise ValidationError(
+                f"cpu_seconds must be whole seconds, as the kernel counts them, not {seconds:g}"
+            )
+        put(self, "cpu_seconds", int(seconds))
         put(self, "readable", _paths("readable", self.readable))
         put(self, "writable", _paths("writable", self.writable))
         if self.env is not None:
@@ -130,7 +136,6 @@ class Sandbox:
 _FIELDS: Final[tuple[str, ...]] = Sandbox.__slots__  # type: ignore[attr-defined]
 _LEAST: Final = {
     "memory": LEAST_MEMORY,
-    "cpu_seconds": 1,
     "processes": 1,
     "open_files": LEAST_FILES,
     "file_size": 0,

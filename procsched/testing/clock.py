@@ -195,7 +195,7 @@ class FakeClock:
         with self._lock:
             return len(self._parked)
 
-    def wait_for_waiters(self, n: int = 1, timeout: float | None = 10.0) -> bool:
+    def wait_for_waiters(self, n: int = 1, timeout: float | timedelta | None = 10.0) -> bool:
         """Wait until at least `n` threads are parked in `wait`.
 
         Args:
@@ -204,7 +204,7 @@ class FakeClock:
         Returns:
             False when the time was up first.
         """
-        end = None if timeout is None else real_seconds() + timeout
+        end = None if timeout is None else real_seconds() + finite_seconds("timeout", timeout)
         with self._lock:
             while len(self._parked) < n:
                 left = None if end is None else end - real_seconds()

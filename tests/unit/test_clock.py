@@ -500,6 +500,15 @@ def wait_until(clock: FakeClock, condition: threading.Condition, at: float) -> N
             clock.wait(condition, left)
 
 
+def test_the_wait_for_waiters_gives_up_at_its_timeout() -> None:
+    """Which may be a timedelta, and is refused by name where it is neither that nor a number."""
+    clock = FakeClock()
+    assert not clock.wait_for_waiters(1, 0.001)
+    assert not clock.wait_for_waiters(1, datetime.timedelta(milliseconds=1))
+    with pytest.raises(ValidationError, match="timeout must be a number of seconds or a timedelta"):
+        clock.wait_for_waiters(1, "1")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("lock", [threading.Lock, threading.RLock])
 def test_advance_wakes_whose_time_has_come(lock: Callable[[], Any]) -> None:
     """Others stay parked, whatever lock their condition has."""

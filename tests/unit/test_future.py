@@ -62,6 +62,16 @@ def test_a_timeout_that_is_no_number_is_refused() -> None:
             ask(-1)  # as in the standard library
 
 
+def test_the_wait_for_a_record_takes_a_timedelta() -> None:
+    """What is neither that nor a number is refused by name."""
+    future = make()
+    future._item = object()  # an executor has it
+    with pytest.raises(TimeoutError, match=r"no record after 0\.001 s"):
+        future.wait_record(timedelta(seconds=0.001))
+    with pytest.raises(ValidationError, match="timeout must be a number of seconds or a timedelta"):
+        future.wait_record("x")  # type: ignore[arg-type]
+
+
 def test_a_future_does_not_end_while_its_condition_is_held() -> None:
     """`wait` and `as_completed` look at the state twice with the condition held: it must be the same both times."""
     future = make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,11 @@ def test_a_wrong_value_is_refused_by_name(field: str, value: Any) -> None:
     """With the field in the message."""
     with pytest.raises(ValidationError, match=field):
         Limits(**{field: value})
+
+
+def test_cpu_seconds_may_be_a_timedelta() -> None:
+    """As everywhere where seconds are taken."""
+    assert Limits(cpu_seconds=timedelta(milliseconds=2500)) == Limits(cpu_seconds=2.5)  # type: ignore[arg-type]
 
 
 def test_limits_are_values() -> None:

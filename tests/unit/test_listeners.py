@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -508,6 +509,9 @@ def test_wait_for_gives_up_at_its_timeout() -> None:
     log.on_task_event(event(1))
     assert not log.wait_for(lambda events: False, 0.0)
     assert not log.wait_for(lambda events: len(events) > 1, 0.001)
+    assert not log.wait_for(lambda events: False, timedelta(milliseconds=1))
+    with pytest.raises(ValidationError, match="timeout must be a number of seconds or a timedelta"):
+        log.wait_for(lambda events: False, "1")  # type: ignore[arg-type]
 
 
 def test_wait_for_passes_on_what_the_predicate_raises() -> None:

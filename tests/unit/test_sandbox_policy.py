@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def everything(plan: Plan) -> set[str]:
         ("memory", "512M"),
         ("cpu_seconds", 0),
         ("cpu_seconds", 1.5),
+        ("cpu_seconds", timedelta(milliseconds=1500)),
+        ("cpu_seconds", True),
         ("processes", 0),
         ("processes", True),
         ("threads", 0),
@@ -91,6 +94,13 @@ def test_wrong_values_are_refused_by_name(field: str, value: object) -> None:
     """What cannot be meant is refused where it is written, and the message names the field."""
     with pytest.raises(ValidationError, match=field):
         Sandbox(**{field: value})
+
+
+def test_cpu_seconds_may_be_a_timedelta() -> None:
+    """Of whole seconds, and is kept as their number."""
+    policy = Sandbox(cpu_seconds=timedelta(minutes=1))  # type: ignore[arg-type]
+    assert policy == Sandbox(cpu_seconds=60)
+    assert type(policy.cpu_seconds) is int
 
 
 @pytest.mark.parametrize("promise", sorted(set(PROMISES) - GIVEABLE))
