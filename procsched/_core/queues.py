@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     # comparison never reaches what follows it.
     Item = tuple[float, float, int, int, Any]
 
-FEW: Final = 64  # below this many tombstones pruning is not worth a pass over the heap
 # Seconds. Sums of today's UNIX time are rounded to a quarter of a microsecond, so a due time and a clock
 # that was moved exactly onto it may differ by that much.
 ROUNDING: Final = 1e-6
@@ -61,9 +60,12 @@ class _Heap:
         return None
 
     def discard(self) -> None:
-        """Count one more item as stale, and prune when the stale outnumber the live."""
+        """Count one more item as stale, and prune when the stale outnumber the live.
+
+        That takes a pass over fewer items than twice what was counted since the last time: it costs each a constant.
+        """
         self.tombstones += 1
-        if self.tombstones > FEW and self.tombstones * 2 > len(self.items):
+        if self.tombstones > self.live:
             # In place: who holds the list keeps the right one.
             self.items[:] = [item for item in self.items if item[3] == item[4].generation]
             heapify(self.items)

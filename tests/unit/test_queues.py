@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procsched import Priority, QueueEntry
-from procsched._core.queues import FEW, DueQueue, ReadyOrder
+from procsched._core.queues import DueQueue, ReadyOrder
 
 
 class Entry(SimpleNamespace):
@@ -70,30 +70,36 @@ def test_stale_entries_are_dropped_and_counted() -> None:
     queue = DueQueue()
     one = entry("one")
     queue.push(True, 1.0, 1, one)
+    queue.push(True, 9.0, 1, entry("other"))
     one.generation += 1
     queue.discard(True)
     queue.push(True, 2.0, 1, one)
-    assert (len(queue), queue.tombstones) == (2, 1)
+    assert (len(queue), queue.tombstones) == (3, 1)
     queue.check()
     item = queue.pop_due(True, 5.0)
     assert item is not None
     assert (item[0], item[3]) == (2.0, 1)
-    assert (len(queue), queue.tombstones) == (0, 0)
+    assert (len(queue), queue.tombstones) == (1, 0)
 
 
 def test_tombstones_are_pruned_when_they_outnumber_the_live() -> None:
-    """A million withdrawn entries do not stay in memory."""
-    queue = DueQueue()
-    entries = [entry() for _ in range(5000)]
-    for number, one in enumerate(entries):
-        queue.push(False, float(number), 1, one)
-    for one in entries[10:]:
-        one.generation += 1
-        queue.discard(False)
-        assert queue.tombstones <= max(FEW + 1, len(queue) // 2 + 1)
-    queue.check()
-    assert len(queue) - queue.tombstones == 10
-    assert len(queue) <= FEW + 11
+    """A million withdrawn entries do not stay in memory, nor do three; and passes over the heap stay rare."""
+    for count in (3, 5000):
+        queue = DueQueue()
+        entries = [entry() for _ in range(count)]
+        for number, one in enumerate(entries):
+            queue.push(False, float(number), 1, one)
+        walked = 0
+        for live, one in reversed(list(enumerate(entries))):
+            before = len(queue)
+            one.generation += 1
+            queue.discard(False)
+            assert len(queue) - queue.tombstones == live
+            assert queue.tombstones <= live
+            walked += before if len(queue) < before else 0
+        queue.check()
+        assert len(queue) == 0
+        assert walked <= 2 * count
 
 
 class Compared(float):

@@ -562,7 +562,7 @@ def test_many_tasks_cost_logarithmic_time_and_leave_no_tombstones() -> None:
         stats = scheduler.stats()
         assert scheduler.pending() == 10
         assert stats.heap - stats.tombstones == 10
-        assert stats.tombstones <= 100
+        assert stats.tombstones <= 10
         assert stats.tasks == 20
 
 
