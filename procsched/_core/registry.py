@@ -44,7 +44,7 @@ class Registry:
     Args:
         timeline: the steady line.
         history_limit: records kept for each task.
-        keep_finished: terminal tasks kept; the oldest are forgotten.
+        keep_finished: terminal tasks kept; the oldest are forgotten, also from the dead letter, and counted there.
         dead_letter_limit: ids kept in the dead letter; the oldest are dropped and counted.
     Attributes:
         events: to be published, in order; nothing is collected while `wants_events` is false.
@@ -194,8 +194,11 @@ class Registry:
         """Put a task into the dead letter."""
         self.dead[entry.handle.task.id] = None
         while len(self.dead) > self.dead_letter_limit:
-            self.dead.popitem(last=False)
-            self.counters["dead_letter_dropped"] += 1
+            self._drop_dead(next(iter(self.dead)))
+
+    def _drop_dead(self, task_id: str) -> None:
+        del self.dead[task_id]
+        self.counters["dead_letter_dropped"] += 1
 
     def retire(self, entry: Entry) -> None:
         """Note that a task is terminal and nothing of it runs; forget the oldest ones beyond the limit."""
@@ -204,7 +207,8 @@ class Registry:
         self.finished[entry.handle.task.id] = None
         while len(self.finished) > self.keep_finished:
             oldest, _nothing = self.finished.popitem(last=False)
-            self.dead.pop(oldest, None)
+            if oldest in self.dead:
+                self._drop_dead(oldest)
             self.release_key(self.entries.pop(oldest))
             if self.wants_writes:
                 self.forgotten.append(oldest)

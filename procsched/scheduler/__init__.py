@@ -82,7 +82,8 @@ class Scheduler(Served):
             `ProcessPool(workers, **pool_options)`; its size counts, and the scheduler owns it.
         history_limit: records kept for each task.
         keep_finished: terminal tasks kept; the oldest are forgotten.
-        dead_letter_limit: ids kept in the dead letter; the oldest are dropped, and counted.
+        dead_letter_limit: ids kept in the dead letter; the oldest are dropped, and counted, as are those of tasks that
+            are forgotten.
         event_limit: events queued for one listener.
         result_limit: bytes of a pickled result that a record keeps; a larger one is dropped.
         store_required: with a durable store, whether no attempt starts unless that is stored, and requests wait until

@@ -588,6 +588,15 @@ def test_dead_letter_drops_the_oldest() -> None:
         assert scheduler.stats().counters["dead_letter_dropped"] == 2
 
 
+def test_what_is_forgotten_leaves_the_dead_letter_counted() -> None:
+    """Of the failed tasks beyond `keep_finished` alone, each once."""
+    with simulated(keep_finished=2) as (scheduler, _, _log):
+        for times in (1, 0, 1, 1, 0, 0):
+            scheduler.schedule("t", Fails(times), OneTime(START), retry=NO_RETRY)
+        assert scheduler.dead_letter() == []
+        assert scheduler.stats().counters["dead_letter_dropped"] == 3
+
+
 def test_finished_tasks_are_forgotten_oldest_first() -> None:
     """Terminal tasks beyond the limit are unknown afterwards; live ones are never forgotten."""
     with simulated(keep_finished=2) as (scheduler, _, _log):
