@@ -329,6 +329,11 @@ class Control(RestartingDriver):
         return self._entry_locked(task)
 
     def _entry_locked(self, task: ScheduledTask | str) -> Entry:
+        """Return the entry of a task, which is given by its id, its handle or a snapshot of that.
+
+        Raises:
+            TaskNotFoundError: there is none. ValidationError: `task` is nothing of the kind.
+        """
         self.refuse_fork()
         task_id = task if isinstance(task, str) else getattr(getattr(task, "task", None), "id", None)
         if not isinstance(task_id, str):
@@ -338,7 +343,8 @@ class Control(RestartingDriver):
                 f"{shown if len(shown) <= 100 else f'{shown[:97]}...'}"
             )
         entry = self.engine.entries.get(task_id)
-        if entry is None or not (isinstance(task, str) or entry.handle is task):
+        # A task of another scheduler may have the same id.
+        if entry is None or not (isinstance(task, str) or entry.handle.task is task.task):
             raise TaskNotFoundError(
                 f"no task has the id {task_id!r} here: it is unknown, or it finished and was forgotten "
                 f"(the scheduler keeps {self.engine.keep_finished} finished tasks)"

@@ -14,6 +14,7 @@ from procsched import (
     FixedDelay,
     FixedRate,
     InlinePool,
+    InMemoryTaskStore,
     MisfirePolicy,
     OneTime,
     Outcome,
@@ -616,6 +617,24 @@ def test_history_is_limited() -> None:
             clock.advance(1)
         assert offsets(task.history) == [4.0, 5.0, 6.0]
         assert [record.run for record in task.history] == [5, 6, 7]
+
+
+def test_a_snapshot_stands_for_its_task() -> None:
+    """One of the store or of the handle is as good as the handle; one of another scheduler with that id is not."""
+    store = InMemoryTaskStore()
+    with simulated(store=store) as (scheduler, _, _log), simulated() as (other, _, _other_log):
+        task = scheduler.schedule("t", _nothing, OneTime(START + 60))
+        theirs = other.schedule("t", _nothing, OneTime(START + 60))
+        assert theirs.id == task.id
+        for snapshot in (store.get(task.id), store.load_all()[0], task.snapshot()):
+            assert snapshot is not None
+            assert snapshot is not task
+            assert scheduler.pause(snapshot)
+            assert scheduler.resume(snapshot)
+        for stranger in (theirs, theirs.snapshot()):
+            with pytest.raises(TaskNotFoundError):
+                scheduler.pause(stranger)
+        assert task.status is S.SCHEDULED
 
 
 # --- waiting -------------------------------------------------------------------------------------------
