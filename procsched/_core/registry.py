@@ -7,18 +7,31 @@ Nothing here decides anything; `engine.py` does. What the driver has to carry ou
 from __future__ import annotations
 
 from collections import OrderedDict
+from weakref import WeakKeyDictionary
 
-from procsched._core.entries import FAILED, LENT, NOWHERE, READY, RETRYING, RUNNING, SCHEDULED, STEADY, WALL
+from procsched._core.entries import (
+    FAILED,
+    LENT,
+    NOWHERE,
+    READY,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    STEADY,
+    WALL,
+    Entry,
+)
 from procsched._core.frozen import twin
 from procsched._core.models import Outcome, TaskEvent
+from procsched._core.planning import ONCE
 from procsched._core.positions import position_of
 from procsched._core.queues import DueQueue, ReadyOrder
 from procsched._core.transitions import next_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from procsched._core.entries import Entry, Waiter
-    from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched._core.entries import Waiter
+    from procsched._core.models import ExecutionRecord, ScheduledTask, TaskStatus
     from procsched._core.positions import Position
     from procsched._core.timeline import Timeline
     from procsched._core.transitions import TaskChange
@@ -72,6 +85,8 @@ class Registry:
         # Terminal and without a live attempt, and the dead letter; the oldest first.
         self.finished: OrderedDict[str, None] = OrderedDict()
         self.dead: OrderedDict[str, None] = OrderedDict()
+        # How the tasks ended that are forgotten, as long as somebody holds their handles.
+        self.forgotten_ends: WeakKeyDictionary[ScheduledTask, TaskStatus] = WeakKeyDictionary()
         self.waiting: dict[str, Entry] = {}  # those with waiters
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.sequence = 0  # of the last event
@@ -209,9 +224,24 @@ class Registry:
             oldest, _nothing = self.finished.popitem(last=False)
             if oldest in self.dead:
                 self._drop_dead(oldest)
-            self.release_key(self.entries.pop(oldest))
+            gone = self.entries.pop(oldest)
+            self.forgotten_ends[gone.handle] = gone.status
+            self.release_key(gone)
             if self.wants_writes:
                 self.forgotten.append(oldest)
+
+    def forgotten_entry(self, handle: ScheduledTask) -> Entry | None:
+        """Return what stands for the entry of a task that is forgotten: nothing but its end, which never changes.
+
+        Returns:
+            None where `handle` is none of such a task here.
+        """
+        status = self.forgotten_ends.get(handle)
+        if status is None:
+            return None
+        entry = Entry(handle, None, ONCE, False, 0.0)
+        entry.status = status
+        return entry
 
     def forget(self, entry: Entry) -> None:
         """Let go of a terminal task before its time."""

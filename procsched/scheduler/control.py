@@ -99,7 +99,7 @@ class Control(RestartingDriver):
         def ask() -> None:
             with self._lock:
                 self._require_open()
-                entry = self._entry_locked(task)
+                entry = self._entry_locked(task, kept=what == "revive")
                 self._refuse_unreadable(entry)
                 request = self.engine.resume if what == "resume" else self.engine.revive
                 answers.append(request(entry, *self._moment_locked()))
@@ -328,9 +328,11 @@ class Control(RestartingDriver):
         self._require_open()
         return self._entry_locked(task)
 
-    def _entry_locked(self, task: ScheduledTask | str) -> Entry:
+    def _entry_locked(self, task: ScheduledTask | str, *, kept: bool = False) -> Entry:
         """Return the entry of a task, which is given by its id, its handle or a snapshot of that.
 
+        Args:
+            kept: whether it must not be one that is forgotten, of which the handle still says how it ended.
         Raises:
             TaskNotFoundError: there is none. ValidationError: `task` is nothing of the kind.
         """
@@ -344,7 +346,9 @@ class Control(RestartingDriver):
             )
         entry = self.engine.entries.get(task_id)
         # A task of another scheduler may have the same id.
-        if entry is None or not (isinstance(task, str) or entry.handle.task is task.task):
+        if not (isinstance(task, str) or (entry is not None and entry.handle.task is task.task)):
+            entry = None if kept else self.engine.forgotten_entry(task)
+        if entry is None:
             raise TaskNotFoundError(
                 f"no task has the id {task_id!r} here: it is unknown, or it finished and was forgotten "
                 f"(the scheduler keeps {self.engine.keep_finished} finished tasks)"

@@ -619,6 +619,43 @@ def test_history_is_limited() -> None:
         assert [record.run for record in task.history] == [5, 6, 7]
 
 
+def test_a_handle_answers_for_a_task_that_is_forgotten() -> None:
+    """It has its end and its records, and is as terminal as before; by its id the task is unknown."""
+    with simulated(keep_finished=0) as (scheduler, _, _log), simulated(keep_finished=0) as (other, *_):
+        done = scheduler.schedule("t", _nothing, OneTime(START))
+        failed = scheduler.schedule("t", Fails(1), OneTime(START), retry=NO_RETRY)
+        withdrawn = scheduler.schedule("t", _nothing, OneTime(START + 5))
+        assert scheduler.cancel(withdrawn)
+        told = scheduler.engine.sequence
+        for task in (done, failed, withdrawn):
+            status = task.status
+            for method in (scheduler.cancel, scheduler.kill, scheduler.pause, scheduler.resume):
+                assert not method(task)
+                with pytest.raises(TaskNotFoundError):
+                    method(task.id)
+                with pytest.raises(TaskNotFoundError):
+                    getattr(other, method.__name__)(task)
+            with pytest.raises(TaskNotFoundError):
+                scheduler.revive(task)
+            assert task.status is status
+        assert scheduler.wait(done) is done.last_run()
+        assert scheduler.wait(failed).error == "ValueError: bad row"
+        with pytest.raises(TaskKilledError, match="cancelled"):
+            scheduler.wait(withdrawn)
+        done.status = S.SCHEDULED  # changes nothing in the scheduler
+        assert not scheduler.cancel(done)
+        assert scheduler.engine.sequence == told
+        assert scheduler.tasks() == []
+
+
+def test_nothing_is_kept_of_a_forgotten_task_that_nobody_holds() -> None:
+    """The scheduler remembers ends only as long as somebody may ask for them."""
+    with simulated(keep_finished=0) as (scheduler, _, _log):
+        task = scheduler.schedule("t", _nothing, OneTime(START))
+        scheduler.schedule("t", _nothing, OneTime(START))
+        assert list(scheduler.engine.forgotten_ends) == [task]
+
+
 def test_a_snapshot_stands_for_its_task() -> None:
     """One of the store or of the handle is as good as the handle; one of another scheduler with that id is not."""
     store = InMemoryTaskStore()
