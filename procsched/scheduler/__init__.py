@@ -85,7 +85,8 @@ class Scheduler(Served):
         dead_letter_limit: ids kept in the dead letter; the oldest are dropped, and counted, as are those of tasks that
             are forgotten.
         event_limit: events queued for one listener.
-        result_limit: bytes of a pickled result that a record keeps; a larger one is dropped.
+        result_limit: bytes of a pickled result that a record keeps; a larger one is dropped. With a `ThreadPool` or an
+            `InlinePool` nothing is pickled: bytes and texts are measured by their length, all else is kept as it is.
         store_required: with a durable store, whether no attempt starts unless that is stored, and requests wait until
             they are. With False a scheduler goes on while its store fails, and catches up when it works again: what it
             did meanwhile is forgotten if it crashes before.

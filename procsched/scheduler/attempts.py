@@ -26,6 +26,10 @@ if TYPE_CHECKING:
             """Hear of progress."""
 
 
+# Results of a pool in this process whose size is known. Of any other object nobody knows it without pickling that.
+_MEASURED = frozenset({bytes, bytearray, str})
+
+
 class Attempt(Call):
     """A call made for an entry of the engine.
 
@@ -77,8 +81,11 @@ class Attempt(Call):
     def record(self, ending: Ending, mono: float, result_limit: int) -> ExecutionRecord:
         """Return the record of this attempt, which ended at the steady time `mono`."""
         result = ending.result
-        if type(result) is Sealed and len(result.data) > result_limit:
-            result = Dropped(len(result.data))
+        kind = type(result)
+        if kind is Sealed or kind in _MEASURED:
+            size = len(result.data if kind is Sealed else result)
+            if size > result_limit:
+                result = Dropped(size)
         seconds = max(0.0, mono - self.started_mono)
         if ending.seconds is not None:
             seconds = min(seconds, ending.seconds)  # its start may have been heard of late

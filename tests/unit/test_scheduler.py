@@ -647,6 +647,20 @@ def test_large_result_is_dropped_and_said_so() -> None:
         assert task.history[0].result == Dropped(11)
 
 
+@pytest.mark.parametrize("pool", [lambda: ThreadPool(1), InlinePool])
+def test_of_results_in_this_process_bytes_and_texts_are_measured(pool: Callable[[], Any]) -> None:
+    """By their length; anything else is kept as it is."""
+    with Scheduler(pool=pool(), result_limit=10) as scheduler:
+
+        def result_of(value: object) -> Any:
+            return scheduler.wait(scheduler.schedule("t", lambda: value, OneTime(0)), 5).result
+
+        for fits in (b"x" * 10, bytearray(10), "x" * 10, ["x" * 11], None):
+            assert result_of(fits) is fits
+        for large in (b"x" * 11, bytearray(11), "x" * 11):
+            assert result_of(large) == Dropped(11)
+
+
 class Recording(InMemoryTaskStore):
     """Notes the status of each snapshot that it is to save."""
 
