@@ -177,6 +177,7 @@ class Scheduler(Served):
                     self.engine.release_held(*self._moment_locked())
                     self.engine.promote(*self._moment_locked(), sys.maxsize)
                     self._hand_over_locked()
+                    self._open_idle_gates_locked()  # who waits since before this may have to run it
             if running and not self._threadless:
                 self._start_timer()
         except BaseException:

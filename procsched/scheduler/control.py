@@ -15,7 +15,7 @@ from procsched.errors import (
     TaskNotFoundError,
     ValidationError,
 )
-from procsched.scheduler.driver import NEW, RUNNING
+from procsched.scheduler.driver import RUNNING
 from procsched.scheduler.restarting import RestartingDriver
 
 TYPE_CHECKING = False
@@ -216,7 +216,8 @@ class Control(RestartingDriver):
         Raises:
             TimeoutError: the time was up.
             TaskKilledError: the task ended without a run.
-            SchedulerStateError: a shutdown returned the task, or the caller is a listener.
+            SchedulerStateError: a shutdown returned the task, or the caller is a listener; or the scheduler has not
+                been started, and there is no timeout.
         """
         self.refuse_fork()
         self.refuse_handler()
@@ -224,11 +225,7 @@ class Control(RestartingDriver):
         self._load()
         with self._lock:
             entry = self._entry_locked(task)
-            if self._state == NEW and seconds is None:
-                raise SchedulerStateError(
-                    "the scheduler has not been started, so there is nothing to wait for: call start() before, "
-                    "enter it as a context manager, or give a timeout"
-                )
+            self._refuse_unstarted_locked(seconds)
         self.refuse_here("wait", entry)
         record, why = self.wait_for_end(entry, seconds)
         if record is not None:
@@ -248,7 +245,8 @@ class Control(RestartingDriver):
         Returns:
             False when the time was up.
         Raises:
-            SchedulerStateError: the caller is a listener, or an action in this process.
+            SchedulerStateError: the caller is a listener, or an action in this process; or something is due and the
+                scheduler has not been started, and there is no timeout.
         """
         self.refuse_fork()
         self.refuse_handler()

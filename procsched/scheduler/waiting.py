@@ -79,6 +79,14 @@ class WaitingDriver(InspectedDriver):
             raise
         return gate.record, gate.why
 
+    def _refuse_unstarted_locked(self, limit: float | None) -> None:
+        """Refuse to wait without a limit for what runs only after a start."""
+        if self._state == NEW and limit is None:
+            raise SchedulerStateError(
+                "the scheduler has not been started, so there is nothing to wait for: call start() before, "
+                "enter it as a context manager, or give a timeout"
+            )
+
     def _why_not(self, entry: Entry) -> str:
         """Return why a run cannot have ended, in words, where that is known."""
         if self._state == NEW:
@@ -107,7 +115,9 @@ class WaitingDriver(InspectedDriver):
     def _is_quiet_locked(self) -> bool:
         if self._state in (NEW, CLOSED):
             # No schedule is asked now, so what a look would ask of one, or the store has left to ask, stays open.
-            return not (self.engine.running or len(self.engine.ready))
+            wall, line = self._moment_locked()
+            overdue = self._state == NEW and self.engine.due.is_due(line, wall)
+            return not (overdue or self.engine.running or len(self.engine.ready))
         wall, line = self._look_locked()
         self._hand_over_locked()
         return self.engine.is_quiet(wall, line, self._state == RUNNING)
@@ -121,6 +131,7 @@ class WaitingDriver(InspectedDriver):
             with self._lock:
                 if self._is_quiet_locked():
                     return True
+                self._refuse_unstarted_locked(end)
                 self._idle_gates.append(gate)
                 blocked = not (self._threadless and self._may_pass_locked())
             left = None if end is None else max(0.0, end - real_seconds())

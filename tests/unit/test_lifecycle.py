@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,11 +23,12 @@ from procsched import (
     Scheduler,
     TaskKilledError,
     TaskStatus,
+    ThreadPool,
 )
 from procsched._core.models import ExecutionRecord
 from procsched.errors import SchedulerStateError, TaskNotFoundError
 from procsched.scheduler.gate import Gate
-from tests.support import eventually
+from tests.support import TIMEOUT, eventually
 from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
 
 S = TaskStatus
@@ -146,7 +148,7 @@ def test_resumed_before_the_start_waits_for_it() -> None:
     clock.advance(5)
     scheduler.resume(task)
     clock.suspend(5)
-    assert scheduler.wait_idle(5)
+    assert not scheduler.wait_idle(0)
     assert (task.status, task.history) == (S.SCHEDULED, [])
     with scheduler:
         assert scheduler.wait_idle(5)
@@ -716,6 +718,28 @@ def test_wait_idle_where_no_schedule_is_asked(ended: bool) -> None:
             assert task.next_run_at <= START - 60  # the new time is followed then
     finally:
         scheduler.shutdown()
+
+
+@pytest.mark.parametrize("pool", [InlinePool, lambda: ThreadPool(1)])
+def test_wait_idle_before_the_start(pool: Callable[[], Any]) -> None:
+    """What is due stays due until the scheduler is started, so there is no quiet; what is not due does not matter."""
+    clock = FakeClock(START)
+    scheduler = Scheduler(clock=clock, pool=pool())
+    assert scheduler.wait_idle()
+    due = scheduler.schedule("t", _nothing, OneTime(START + 5))
+    assert scheduler.wait_idle()
+    clock.advance(5)
+    assert not scheduler.wait_idle(0.001)
+    with pytest.raises(SchedulerStateError, match=r"has not been started.*call start\(\) before"):
+        scheduler.wait_idle()
+    waiting = threading.Thread(target=lambda: waited.append(scheduler.wait_idle(TIMEOUT)))
+    waited: list[bool] = []
+    waiting.start()
+    eventually(lambda: scheduler._idle_gates)
+    with scheduler:
+        waiting.join(TIMEOUT)
+        assert waited == [True]
+        assert due.status is S.SUCCEEDED
 
 
 def test_wait_times_out_in_real_seconds() -> None:
