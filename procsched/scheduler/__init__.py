@@ -206,7 +206,8 @@ class Scheduler(Served):
         Args:
             drain: run what is already due; otherwise it is returned, as SCHEDULED.
             timeout: real seconds for what runs to end by itself; None for no limit. What is still running
-                then is ended, its grace first, and recorded as KILLED.
+                then is ended, its grace first, and recorded as KILLED. What hangs besides (listeners, a schedule, a
+                store) is left behind half a second later.
             wait: another name for `drain`.
         Returns:
             What was finished, killed and returned. A further call waits for the first (and may shorten its

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 UNKILLABLE = 5.0  # seconds after the grace, for a process that the kernel cannot end
 MOST_NAMED = 20  # tasks that the log names; the report has them all
-POOL_SECONDS = 2.0  # for idle workers to leave, beyond the time that is left
-QUEUE_SECONDS = 0.5  # for listeners, likewise
-TIMER_SECONDS = 1.0  # for the timer thread, which is stuck only in a clock or a schedule of the user's
-FORCED_SECONDS = 0.1  # for threads that are known not to end
+POOL_SECONDS = 2.0  # for what has no limit: idle workers to leave, listeners and store to end
+# Seconds beyond the time that is left, for all together that does not end at once: idle workers, which are killed then,
+# the timer, a store that is not durable, listeners.
+BEYOND = 0.5
+BRIEFLY = 0.1  # seconds for each of them in any case, and for threads that are known to hang
 
 # Code that runs with none of our locks held, although it is called by code that may hold one.
 _LOCK_FREE = {threading.Condition.wait.__code__}
@@ -64,6 +65,11 @@ class Closing:
     def left(self) -> float | None:
         """Return the seconds left, never negative; None for no limit."""
         return None if self.end is None else max(0.0, self.end - real_seconds())
+
+    def left_beyond(self, since: float) -> float:
+        """Return the seconds left for what is ended since `since`, when no run was left; see `BEYOND`."""
+        end = since + POOL_SECONDS if self.end is None else max(self.end, since)
+        return max(BRIEFLY, end + BEYOND - real_seconds())
 
 
 class ClosingDriver(WaitingDriver):
@@ -102,16 +108,9 @@ class ClosingDriver(WaitingDriver):
         """Return the seconds within which whoever leads is done for certain."""
         with self._lock:
             grace = max((entry.handle.task.grace for entry in self.engine.running.values()), default=0.0)
-        stored = QUEUE_SECONDS if self.writer is None else self.writer.close_seconds
-        return (
-            (closing.left() or 0.0)
-            + grace
-            + UNKILLABLE
-            + POOL_SECONDS
-            + QUEUE_SECONDS
-            + stored
-            + TIMER_SECONDS
-        )
+        stored = 0.0 if self.writer is None else self.writer.close_seconds
+        beyond = POOL_SECONDS + BEYOND + 3 * BRIEFLY + stored
+        return (closing.left() or 0.0) + grace + UNKILLABLE + beyond
 
     def _join_locked(self, drain: bool, end: float | None) -> Closing:
         closing = self._closing
@@ -249,10 +248,9 @@ class ClosingDriver(WaitingDriver):
 
     def _end_machinery(self, closing: Closing, started: bool, forced: bool) -> None:
         """End the pool, the timer, and the threads of listeners and store."""
-        left = closing.left()
-        spare = 0.0 if left is None else left
+        since = real_seconds()
         if started:
-            self._guarded("pool", self.pool.shutdown, FORCED_SECONDS if forced else max(spare, POOL_SECONDS))
+            self._guarded("pool", self.pool.shutdown, BRIEFLY if forced else closing.left_beyond(since))
         if self._unwatch is not None:
             self._guarded("clock", self._unwatch)
         with self._lock:
@@ -261,7 +259,8 @@ class ClosingDriver(WaitingDriver):
             self._changed.notify_all()
         timer = self._timer
         if timer is not None and timer is not threading.current_thread():
-            timer.join(TIMER_SECONDS)
+            # In a schedule of the user's it was waited for as long as there was time.
+            timer.join(BRIEFLY if self.timer_in_user_code() else closing.left_beyond(since))
         with self._lock:
             wall, line = self._moment_locked()
             closing.returned.update(dict.fromkeys(self.engine.abandon_questions(wall, line)))
@@ -270,9 +269,9 @@ class ClosingDriver(WaitingDriver):
             self._hand_over_locked()
         self._log_problems()
         if self.writer is not None:  # first: the listeners hear of what it could not write
-            seconds = max(closing.left() or 0.0, self.writer.close_seconds)
+            seconds = max(closing.left_beyond(since), self.writer.close_seconds)
             self._guarded("store", self.writer.close, seconds)
-        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))
+        self._guarded("listeners", self.delivery.close, closing.left_beyond(since))
 
     def _guarded(self, what: str, action: object, *args: object) -> None:
         """Take a step of the end; what it raises must not keep the others from being taken."""

@@ -13,6 +13,10 @@ from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.scheduler.staging import StagingDriver
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 FIRST_BACKOFF, LAST_BACKOFF = 0.05, 5.0  # seconds, after the timer's own failures
 LEAD = 0.0001  # seconds by which the timer wakes too early: so long a thread may take to be running again
 LONGEST_STALL = 3600.0  # seconds, between looks at a clock that stands still and cannot tell of moves
@@ -22,6 +26,7 @@ class TimedDriver(StagingDriver):
     """The driver with its timer thread."""
 
     _timer: threading.Thread | None = None
+    _timer_inside: Mapping[str, int] = {}  # the timer's own part of `_inside`
     # For `health`, which reads these without a lock.
     _timer_failing: str | None = None
     _timer_failing_since = 0.0  # steady time
@@ -31,8 +36,13 @@ class TimedDriver(StagingDriver):
         timer.start()
         self._timer = timer  # only one that runs: the shutdown joins it
 
+    def timer_in_user_code(self) -> bool:
+        """Return whether the timer waits for what it has called: a schedule, a log handler."""
+        return self._timer_inside.get("depth", 0) > 0
+
     def _run_timer(self) -> None:
         _system.sharpen_timers()
+        self._timer_inside = vars(self._inside)
         failures = 0
         stall = 0.0
         while True:

@@ -90,7 +90,7 @@ class StoreWriter:
     """
 
     durable = False
-    close_seconds = 0.5  # for what is queued at a shutdown, beyond the time that is left
+    close_seconds = 0.0  # for what is queued at a shutdown, at least
 
     def __init__(self, store: TaskStore, on_problem: Callable[[str], None]) -> None:
         self._store = store

@@ -70,7 +70,7 @@ class DirectWriter:
     """Writes to the store in memory at once. The interface of `StoreWriter`, without a thread."""
 
     durable = False
-    close_seconds = 0.5
+    close_seconds = 0.0
     failing: str | None = None
     failures = 0
     lost = 0

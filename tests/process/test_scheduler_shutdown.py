@@ -191,6 +191,24 @@ def test_a_hanging_schedule_does_not_hold_a_killed_run(rig: Rig, monkeypatch: py
     go.set()
 
 
+@pytest.mark.parametrize("timeout", [0.0, 0.2])
+def test_an_idle_worker_that_does_not_leave_is_killed(
+    rig: Rig, timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the time is up, and not when it has had as long as workers get where there is time."""
+    monkeypatch.setattr(closing, "BEYOND", 0.05)
+    assert rig.wait(rig.at_once(faults.add, 1, 2)).ok
+    support.eventually(lambda: all(worker.state == "idle" for worker in rig.scheduler.stats().workers))
+    pids = [worker.pid for worker in rig.scheduler.stats().workers]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    rig.scheduler.shutdown(timeout=timeout)
+    assert time.monotonic() - began < 0.9
+    for pid in pids:
+        assert_reaped(pid)
+
+
 def test_what_a_run_left_is_gone_too(rig: Rig) -> None:
     """Grandchildren in their own sessions and daemons end with the run that the shutdown kills."""
     told = rig.path()

@@ -412,9 +412,10 @@ def test_hanging_schedule_fails_no_other_task() -> None:
 
 
 @pytest.mark.slow
-def test_hanging_listener_and_store_do_not_hold_the_shutdown() -> None:
-    """What user code is given is bounded: a listener and a store that hang are left behind."""
-    hang = threading.Event()
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
+def test_what_hangs_does_not_hold_the_shutdown(timeout: float) -> None:
+    """What user code is given is bounded: a schedule in the timer, a listener and a store are left behind."""
+    hang, asked = threading.Event(), threading.Event()
     came, went = [], []
 
     class Hangs(InMemoryTaskStore):
@@ -426,15 +427,47 @@ def test_hanging_listener_and_store_do_not_hold_the_shutdown() -> None:
         def on_task_event(self, event: object) -> None:
             self.save(event)
 
+    def following(record: object, now: float) -> None:
+        asked.set()
+        hang.wait(6 * support.TIMEOUT)
+        went.append(None)
+
     scheduler = Scheduler(pool=ThreadPool(1), store=Hangs(), listeners=[Hangs()])
     scheduler.start()
     try:
-        scheduler.schedule("t", _nothing, OneTime(0))
+        task = scheduler.schedule("t", _nothing, Foreign(0.0, following))
+        assert asked.wait(support.TIMEOUT)
         support.eventually(lambda: len(came) == 2)
-        scheduler.shutdown(timeout=0)
+        report = scheduler.shutdown(timeout=timeout)
+        assert report.finished == (task.id,)
         assert (len(came), went) == (2, [])
     finally:
         hang.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout", [0.0, 10.0])
+def test_what_takes_a_moment_is_waited_for(timeout: float) -> None:
+    """Listener and store are given what they have not had yet, though no time is left."""
+
+    class Slow(InMemoryTaskStore):
+        saved = heard = 0
+
+        def save(self, task: object) -> None:
+            time.sleep(0.02)
+            self.saved += 1
+
+        def on_task_event(self, event: object) -> None:
+            time.sleep(0.02)
+            self.heard += 1
+
+    slow = Slow()
+    scheduler = Scheduler(pool=ThreadPool(1), store=slow, listeners=[slow])
+    scheduler.start()
+    assert scheduler.wait(scheduler.schedule("t", _nothing, OneTime(0)), support.TIMEOUT).ok
+    scheduler.shutdown(timeout=timeout)
+    assert (slow.saved, slow.heard) == (3, 3)
+    assert not any(thread.name.startswith("procsched") for thread in threading.enumerate())
 
 
 def test_interrupted_shutdown_is_finished_by_the_next_call() -> None:

@@ -173,7 +173,7 @@ MUTATIONS = (
         "listeners are let go before the store is",
         "scheduler/closing.py",
         "        if self.writer is not None:  # first: the listeners hear of what it could not write\n",
-        '        self._guarded("listeners", self.delivery.close, max(closing.left() or 0.0, QUEUE_SECONDS))\n'
+        '        self._guarded("listeners", self.delivery.close, closing.left_beyond(since))\n'
         "        if self.writer is not None:\n",
     ),
     Mutation(
