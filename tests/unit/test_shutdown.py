@@ -454,11 +454,11 @@ def test_what_takes_a_moment_is_waited_for(timeout: float) -> None:
         saved = heard = 0
 
         def save(self, task: object) -> None:
-            time.sleep(0.02)
+            threading.Event().wait(0.02)  # a moment
             self.saved += 1
 
         def on_task_event(self, event: object) -> None:
-            time.sleep(0.02)
+            threading.Event().wait(0.02)  # a moment
             self.heard += 1
 
     slow = Slow()
