@@ -10,7 +10,10 @@ import functools
 import logging
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +25,7 @@ from procsched import Limits, Outcome, TaskTimeoutError, WorkerCrashedError, _sy
 from procsched.future import ProcessFuture
 from procsched.workers.fleet import Fleet
 from tests import faults, ledger, support, unforkable
-from tests.pools import Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
+from tests.pools import ROOT, Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
 FULL = bool(os.environ.get("PROCSCHED_FULL_CASES"))
 """Whether the cases have the size of the reports: minutes instead of moments."""
@@ -335,6 +338,36 @@ def test_the_helper_signals_no_number_that_it_has_reaped(
     assert lines.count("reaped") >= ended
     assert lines.count("killpg own") >= ended
     assert [line for line in lines if line.endswith("stranger")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", ["", "pidfd", "pidfd,subreaper"])
+def test_who_has_got_the_number_of_a_dead_worker_is_not_signalled(tmp_path: Path, without: str) -> None:
+    """Row 29, cpython#127049: strangers take the numbers of workers and their children as these die, unharmed."""
+    own_namespace = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare here")
+    can = subprocess.run(
+        [*own_namespace, "sh", "-c", "echo 100 > /proc/sys/kernel/ns_last_pid"],
+        capture_output=True,
+        text=True,
+    )
+    if can.returncode != 0:
+        pytest.skip(f"no pid namespace whose numbers can be chosen: {can.stderr.strip()}")
+    environ = {**os.environ, "PROCSCHED_WITHOUT": f"{os.environ.get('PROCSCHED_WITHOUT', '')},{without}"}
+    done = subprocess.run(
+        [*own_namespace, sys.executable, "-m", "tests.reuse", str(tmp_path)],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=support.TIMEOUT * 4,
+    )
+    assert done.returncode == 0, done.stderr
+    taken, *hit = map(int, done.stdout.split())
+    # Without subreapers orphans come to the parent, which reaps none: each keeps the number of its group.
+    assert taken > (3 if "subreaper" in without else 20)
+    assert hit == []
 
 
 def test_answers_out_of_turn_count_once(bench: Bench) -> None:
