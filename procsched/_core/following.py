@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from procsched._core.entries import LiveAttempt
-    from procsched._core.models import ExecutionRecord
+    from procsched._core.models import ExecutionRecord, Task
     from procsched._core.planning import Plan
     from procsched._core.timeline import Timeline
 
@@ -52,6 +52,25 @@ NOTHING = planning.Plan(None)
 def ended_by_shutdown(record: ExecutionRecord) -> bool:
     """Whether it was the shutdown that ended an attempt, and nobody who asked for that: such a one is tried again."""
     return record.outcome is Outcome.KILLED and (record.error or "").startswith(BY_SHUTDOWN)
+
+
+def judge(task: Task, attempt: int, record: ExecutionRecord, at: float, draw: Callable[[], float]) -> Ended:
+    """Return what the end of attempt number `attempt` means, which left `record` and ended `at`.
+
+    Args:
+        draw: see `Following`; asked where the task's retry policy has jitter.
+    """
+    if record.ok:
+        return Ended(record, GOOD, at, None, False)
+    outcome = record.outcome
+    by_shutdown = ended_by_shutdown(record)
+    drawn = draw() if task.retry.jitter else 0.5
+    seconds = decide_retry(task.retry, outcome, attempt, drawn, by_shutdown=by_shutdown)
+    if seconds is not None:
+        return Ended(record, AGAIN, at, at + seconds, False)
+    if outcome is Outcome.KILLED and not by_shutdown:
+        return Ended(record, ENDED, at, None, False)
+    return Ended(record, BAD, at, None, by_shutdown or task.on_exhausted == "continue")
 
 
 class Following(Registry):
@@ -101,7 +120,7 @@ class Following(Registry):
         if unloadable:
             ended = Ended(record, UNLOADABLE, line, None, False)
         else:
-            ended = self._judge(entry, record, line)
+            ended = judge(entry.handle.task, entry.attempt, record, line, self.draw)
         if unloadable or entry.handle.unloadable is not None:
             self._note_loading(entry, record.error if unloadable else None, wall)
         if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
@@ -122,20 +141,6 @@ class Following(Registry):
             self.tell(entry, wall, None, "store", text)
         elif reason is None:
             self.tell(entry, wall, None, "store", "its code can be loaded again")
-
-    def _judge(self, entry: Entry, record: ExecutionRecord, line: float) -> Ended:
-        if record.ok:
-            return Ended(record, GOOD, line, None, False)
-        outcome = record.outcome
-        task = entry.handle.task
-        by_shutdown = ended_by_shutdown(record)
-        draw = self.draw() if task.retry.jitter else 0.5
-        seconds = decide_retry(task.retry, outcome, entry.attempt, draw, by_shutdown=by_shutdown)
-        if seconds is not None:
-            return Ended(record, AGAIN, line, line + seconds, False)
-        if outcome is Outcome.KILLED and not by_shutdown:
-            return Ended(record, ENDED, line, None, False)
-        return Ended(record, BAD, line, None, by_shutdown or task.on_exhausted == "continue")
 
     def _question_after(self, why: int, entry: Entry, ended: Ended, wall: float, line: float) -> Question:
         """Ask what follows a run that is over, with all times on the schedule's line."""

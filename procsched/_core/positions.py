@@ -7,12 +7,12 @@ follows a run that ended while its task was paused, or whether a cancelled task 
 from __future__ import annotations
 
 from procsched._core.entries import AGAIN, BAD, ENDED, GOOD, UNLOADABLE, Ended, Entry
+from procsched._core.models import ExecutionRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from procsched._core.models import ExecutionRecord
 
 AFTER: Final = {
     "": None,
@@ -25,7 +25,9 @@ AFTER: Final = {
 }
 """The words for what an attempt that has ended is followed by, as (verdict, goes_on) of an `Ended`."""
 
-_WORDS: Final = {value: word for word, value in AFTER.items()}
+NO_RECORD: Final = "the record of this attempt is not in the store"
+
+WORDS: Final = {value: word for word, value in AFTER.items()}
 
 
 class Position:
@@ -122,7 +124,7 @@ def position_of(entry: Entry, offset: float) -> Position:
     )
     ended = entry.ended
     if ended is not None:
-        position.after = _WORDS[ended.verdict, ended.goes_on]
+        position.after = WORDS[ended.verdict, ended.goes_on]
         position.ended_at = ended.at + offset
         position.retry_at = None if ended.retry_at is None else ended.retry_at + offset
     return position
@@ -178,3 +180,31 @@ def ended_of(underway: Underway, record: ExecutionRecord, offset: float) -> Ende
     verdict, goes_on = found
     retry_at = None if underway.retry_at is None else underway.retry_at - offset
     return Ended(record, verdict, underway.ended_at - offset, retry_at, goes_on)
+
+
+def require_record(entry: Entry, underway: Underway) -> None:
+    """Have the history end with the record of the attempt that something follows from, or with what stands for it.
+
+    A record that is not there was deleted by hand, or given up while the store failed for long (`waiting.py`).
+    """
+    handle = entry.handle
+    last = handle.last_run()
+    if last is not None and (last.run, last.attempt) == (entry.run, entry.attempt):
+        return
+    assert underway.ended_at is not None
+    at = underway.ended_at if underway.started_at is None else underway.started_at
+    good = underway.after == "good"
+    handle._history = (
+        ExecutionRecord(
+            entry.attempt,
+            at,
+            underway.ended_at,
+            good,
+            None if good else NO_RECORD,
+            task_id=handle.task.id,
+            name=handle.task.name,
+            run=entry.run,
+            due_at=entry.due_wall,
+            missed=entry.stands_for,
+        ),
+    )

@@ -25,7 +25,7 @@ from procsched._core.entries import (
     Entry,
     Question,
 )
-from procsched._core.following import NOTHING
+from procsched._core.following import NOTHING, judge
 from procsched._core.models import ExecutionRecord, Outcome
 from procsched._core.positions import LostAttempt, ended_of
 from procsched._core.requests import Requests
@@ -179,7 +179,7 @@ class Restoring(Requests):
         )
         call.over = True
         entry.ended = None
-        ended = self._judge(entry, record, record.finished_at - self.timeline.offset)
+        ended = judge(task, entry.attempt, record, record.finished_at - self.timeline.offset, self.draw)
         if entry.kind == planning.ONCE or entry.status is not RUNNING or not ended.asks_schedule:
             self._conclude(entry, ended, NOTHING, None, wall, line)
         else:

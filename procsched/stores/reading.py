@@ -9,9 +9,9 @@ from sqlalchemy import func, select
 
 from procsched._core.entries import Entry
 from procsched._core.frozen import twin
-from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask, Task, TaskStatus
+from procsched._core.models import Outcome, ScheduledTask, Task, TaskStatus
 from procsched._core.planning import kind_of
-from procsched._core.positions import AFTER, Underway
+from procsched._core.positions import AFTER, Underway, require_record
 from procsched.errors import StoreError
 from procsched.stores import codec
 from procsched.stores.payloads import StoredCall
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Begin the reason where that is what cannot be loaded, or read.
 NO_SCHEDULE, NO_ROW = "its schedule: ", "its row in the store: "
-NO_RECORD = "the record of this attempt is not in the store"
 _CHUNK = 500  # tasks that are read at a time, or whose records are
 _UNREAD = ("seq", "created_at", "epoch")  # columns that nobody asks for at the start
 _ALL_TASKS = select(*(column for column in tasks.c if column.name not in _UNREAD)).order_by(tasks.c.seq)
@@ -70,7 +69,7 @@ def load_tasks(
     for entry in entries:
         more = underway.get(entry.handle.task.id)
         if more is not None and more.after:
-            _require_record(entry, more)
+            require_record(entry, more)
     ended.sort()
     return entries, underway, [name for _at, name in ended]
 
@@ -273,34 +272,6 @@ def _add_records(connection: Connection, wanted: dict[str, ScheduledTask]) -> No
                 wanted[row["task_id"]]._history = (codec.read_record(dict(row)),)
             except ValueError:  # as if it were not there
                 continue
-
-
-def _require_record(entry: Entry, underway: Underway) -> None:
-    """Have the history end with the record of the attempt that something follows from, or with what stands for it.
-
-    A record that is not there was deleted by hand, or given up while the store failed for long (`waiting.py`).
-    """
-    handle = entry.handle
-    last = handle.last_run()
-    if last is not None and (last.run, last.attempt) == (entry.run, entry.attempt):
-        return
-    assert underway.ended_at is not None
-    at = underway.ended_at if underway.started_at is None else underway.started_at
-    good = underway.after == "good"
-    handle._history = (
-        ExecutionRecord(
-            entry.attempt,
-            at,
-            underway.ended_at,
-            good,
-            None if good else NO_RECORD,
-            task_id=handle.task.id,
-            name=handle.task.name,
-            run=entry.run,
-            due_at=entry.due_wall,
-            missed=entry.stands_for,
-        ),
-    )
 
 
 def select_history(
