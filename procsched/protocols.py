@@ -53,10 +53,11 @@ class IdGenerator(Protocol):
 
 @runtime_checkable
 class TaskStore(Protocol):
-    """Where tasks are written at every change of status. Calls come in order, from one thread.
+    """Where tasks are written at every change of status. Calls come in order, from one thread; `load_all` is the first.
 
-    A store may also have `commit(changes)`, with a sequence of (task, record or None) pairs that must be
-    written together or not at all; then `save` is not called.
+    One scheduler at a time may have a store: two would overwrite each other's tasks. It may also have
+    `commit(changes)`, with a sequence of (task, record or None) pairs that must be written together or not at all;
+    then `save` is not called.
     """
 
     def save(self, task: ScheduledTask) -> None:
@@ -66,7 +67,11 @@ class TaskStore(Protocol):
         """Forget the task; one that is not there is no error."""
 
     def load_all(self) -> Iterable[ScheduledTask]:
-        """Return every task that is kept."""
+        """Return every task that is kept, as it was saved last.
+
+        A scheduler asks once, at its first use, and goes on from what it gets; it changes nothing of that. What is
+        raised here is raised to its caller as a `StoreError`, and the next one asks again.
+        """
 
 
 @runtime_checkable

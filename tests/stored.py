@@ -6,15 +6,18 @@ its successor. The scheduler in the test goes on, and is shut down in order; ano
 
 from __future__ import annotations
 
+import os
+import pickle
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from procsched import EventLog, FakeClock, InlinePool, Scheduler, SqlTaskStore
+from procsched import EventLog, FakeClock, InlinePool, ScheduledTask, Scheduler, SqlTaskStore
 from tests import support
-from tests.faults import wait_at_gate
+from tests.faults import FOREVER, wait_at_gate
 from tests.unit.scheduling import START
 
 
@@ -67,6 +70,27 @@ def execute(path: str | Path, statement: str) -> None:
         connection.execute(statement)
 
 
+class FileStore:
+    """A plain store that outlives the process: a file of its pickle for each task, in the order of their numbers."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def _path(self, task_id: str) -> Path:
+        return self.directory / f"{int(task_id.rpartition('-')[2]):04}.task"
+
+    def save(self, task: ScheduledTask) -> None:
+        new = self._path(task.id).with_suffix(".new")
+        new.write_bytes(pickle.dumps(task))
+        new.replace(self._path(task.id))
+
+    def delete(self, task_id: str) -> None:
+        self._path(task_id).unlink(missing_ok=True)
+
+    def load_all(self) -> list[ScheduledTask]:
+        return [pickle.loads(path.read_bytes()) for path in sorted(self.directory.glob("*.task"))]
+
+
 # --- actions ------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +110,14 @@ held: list[Any] = []
 def hold() -> None:
     """Wait until the test lets it go on."""
     held[0]()
+
+
+def hang_once(path: str) -> None:
+    """Tell the process, and hang; not again where one was told before."""
+    first = not Path(path).exists()
+    support.tell(path, os.getpid())
+    if first:
+        time.sleep(FOREVER)
 
 
 def fail(*_args: object) -> None:

@@ -120,6 +120,8 @@ class Restoring(Requests):
             back: seconds by which the wall clock was set back since it was stored.
         """
         task, offset = entry.handle.task, self.timeline.offset + back
+        if len(entry.handle._history) > self.history_limit:
+            entry.handle._history = entry.handle._history[-self.history_limit :]
         if entry.steady:
             if back:
                 if entry.due_wall is not None:
@@ -200,7 +202,7 @@ class Restoring(Requests):
 
     def rewrite_steady(self) -> None:
         """Have everything stored again whose times have moved with the wall clock."""
-        if not self.wants_positions:
+        if not self.wants_writes:
             return
         for entry in self.entries.values():
             # A retry that waits, be it for a resume, waits for a steady time.

@@ -15,6 +15,7 @@ REFERENCE, BLOB = (
     "reference",
     "cloudpickle",
 )  # what stands for the function; a blob holds the arguments as well
+NOTHING = "gone"  # there is no call to be opened: the name says why
 JSON, PICKLE = "json", "pickle"  # what the arguments of a reference are written in
 
 
@@ -38,8 +39,8 @@ def run_stored(kind: str, name: str, form: str, data: bytes, python: str, pickle
             function, args, kwargs = _find(name), *_arguments(form, data)
         elif kind == BLOB:
             function, args, kwargs = _open_blob(name, data, python, pickler)
-        elif kind == "gone":
-            raise Unloadable("what it runs is not in the store any more")
+        elif kind == NOTHING:
+            raise Unloadable(name)
         else:
             raise Unloadable(f"this version of procsched knows no payload of the kind {kind!r}")
     except (Exception, SystemExit) as error:  # a module that exits when it is imported

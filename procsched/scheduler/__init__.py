@@ -76,7 +76,8 @@ class Scheduler(Served):
         workers: how many runs may go on at once.
         clock: see `Clock`; the system's by default. An object with only `now()` will do.
         ids: gives ids to tasks; `task-1`, `task-2` and so on by default.
-        store: where tasks are written at every change of status; nowhere but in memory by default.
+        store: where tasks are written at every change of status, and go on from at the first use of the scheduler;
+            nowhere but in memory by default.
         listeners: objects with `on_task_event(event)`.
         pool: a `ThreadPool`, `InlinePool` or `ProcessPool` of your own in place of the default
             `ProcessPool(workers, **pool_options)`; its size counts, and the scheduler owns it.
@@ -381,8 +382,8 @@ class Scheduler(Served):
                 self._require_stored("the task has taken the place of the one with its key")
             elif handle.task is task:
                 self._require_task_stored(handle)
-                if key is None and kind != ONCE:
-                    self._note_twin(handle)
+        if self._unkeyed and key is None and kind != ONCE:
+            self._note_twin(handle)
         if self._threadless and self._state == RUNNING:
             self._drive()
         return handle
@@ -412,11 +413,12 @@ class Scheduler(Served):
             task_id = self._ids.next_id()
             if type(task_id) is not str or not task_id:
                 check_text("the id that ids.next_id() gave", task_id)
-            if self._durable is None:
+            if self.writer is None:
                 return task_id
-            from procsched.stores.codec import check_writable
+            if self._durable is not None:
+                from procsched.stores.codec import check_writable
 
-            check_writable("the ids that ids.next_id() gives", task_id)
+                check_writable("the ids that ids.next_id() gives", task_id)
             if not self._is_known(task_id):
                 return task_id
         raise SchedulerStateError(
@@ -426,9 +428,12 @@ class Scheduler(Served):
     def _is_known(self, task_id: str) -> bool:
         if task_id in self.engine.entries:
             return True
-        assert self._durable is not None
         # One that counts on behind what it was told of need not be asked about.
-        return not hasattr(self._ids, "continue_after") and self._durable.knows(task_id)
+        return (
+            not hasattr(self._ids, "continue_after")
+            and self._durable is not None
+            and self._durable.knows(task_id)
+        )
 
     def _learn_ids(self, ids: Iterable[str]) -> None:
         continue_after = getattr(self._ids, "continue_after", None)

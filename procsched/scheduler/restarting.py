@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 
+from procsched._core.entries import CANCELLED, SUCCEEDED
+from procsched._core.models import Task
+from procsched._core.options import check_confined
 from procsched._core.planning import ONCE
 from procsched._logs import say
-from procsched.errors import SchedulerStateError
+from procsched.errors import SchedulerStateError, StoreError, TaskSerializationError, ValidationError
 from procsched.scheduler.closing import ClosingDriver
 from procsched.scheduler.driver import RUNNING
 
@@ -25,16 +28,17 @@ if TYPE_CHECKING:
     from procsched.stores.changes import Loaded
     from procsched.stores.payloads import StoredCall
 
+GONE = "what it runs is not in the store any more"
 HISTORY_SECONDS = 2.0  # for which `history` waits for what is being written
 
 
 class RestartingDriver(ClosingDriver):
-    """The driver with what a durable store gives back."""
+    """The driver with what a store gives back."""
 
     _unloaded = False  # there is a store that has not been asked yet; guarded by _load_lock
 
     def _set_up_loading(self) -> None:
-        self._unloaded = self._durable is not None
+        self._unloaded = self.writer is not None
         self._visiting = self._durable is not None and self._durable.visiting
         # Held while the store is opened and read, by whoever comes first; before every other lock of ours. Reentrant
         # so that a signal handler can tell that it has interrupted just that.
@@ -57,6 +61,10 @@ class RestartingDriver(ClosingDriver):
         """
         if not self._unloaded or self._state > RUNNING:
             return
+        if getattr(self.writer, "thread", None) is threading.current_thread():
+            raise SchedulerStateError(
+                "the store asks the scheduler for tasks that it is just to give: see load_all"
+            )
         with self._load_lock:
             if not self._unloaded:
                 return
@@ -74,21 +82,26 @@ class RestartingDriver(ClosingDriver):
         self._log_problems()
 
     def _restore(self) -> None:
-        assert self._durable is not None
-        loaded = self._durable.open(self._now)
+        assert self.writer is not None
+        loaded = self.writer.open(self._now)
         if self._state > RUNNING:
             # The shutdown did not wait for this, and let go of the store before it was ours.
-            self._durable.let_go()
+            self._let_go()
             raise SchedulerStateError("this scheduler was shut down while it opened its store")
+        if loaded is None:
+            return
         self._end_left_processes(loaded)
         # By the call's identity, for tasks with the same one share what is made of it, and whether it can be opened.
         made: dict[int, tuple[Any, str | None]] = {}
         unloadable, doubtful = [], []
         for entry in loaded.tasks:
             call, handle = entry.payload, entry.handle
+            if entry.status in (SUCCEEDED, CANCELLED):
+                entry.payload = None  # it never runs again
+                continue
             found = made.get(id(call))
             if found is None:
-                found = made[id(call)] = self._payload_of(call), reason_against(call)
+                found = made[id(call)] = self._made_of(call)
             entry.payload, reason = found
             if reason is not None and not entry.status.is_terminal:
                 handle.unloadable = reason
@@ -124,9 +137,14 @@ class RestartingDriver(ClosingDriver):
             for entry in doubtful:
                 task = entry.handle.task
                 self._inside.call(say, logging.WARNING, "task %s (%s): %s", task.id, task.name, _doubt(entry))
-        self._serve_others()
+        if self._durable is not None:
+            self._serve_others()
         if self._state > RUNNING:
-            self._durable.let_go()  # the shutdown may have done so before others were served
+            self._let_go()  # the shutdown may have done so before others were served
+
+    def _let_go(self) -> None:
+        if self._durable is not None:
+            self._durable.let_go()
 
     def _note_twin(self, handle: ScheduledTask) -> None:
         """Say, once a name, that a recurring task may be one that every start of the program adds anew."""
@@ -157,11 +175,27 @@ class RestartingDriver(ClosingDriver):
                 text = "ended process %d, in which task %s of an earlier scheduler still ran"
                 say(logging.WARNING, text, pid, task_id)
 
-    def _payload_of(self, call: StoredCall | None) -> Any:
-        """Return what the pool makes a call of. The call is not opened: that is done where it runs."""
-        from procsched.child.stored import run_stored
+    def _made_of(self, call: StoredCall | Task | None) -> tuple[Any, str | None]:
+        """Return what the pool makes of a call, and why it cannot run, as far as that is known without opening it."""
+        if not isinstance(call, Task):
+            return self._payload_of(call), reason_against(call)
+        confined = getattr(self.pool, "sandbox", None) is not None
+        try:
+            if not callable(call.action):
+                raise TaskSerializationError(f"its action is {call.action!r}, and cannot be called")
+            if confined:
+                check_confined(call.timeout, call.soft_timeout, call.grace, call.limits)
+            return self.pool.pack(call.action, call.args, dict(call.kwargs or {})), None
+        except (TaskSerializationError, ValidationError) as error:
+            if confined:
+                raise StoreError(f"task {call.id} of the store cannot go on in a sandbox: {error}") from error
+            return self._payload_of(None, str(error)), str(error)
 
-        parts = ("gone", "", "", b"", "", "") if call is None else call.parts
+    def _payload_of(self, call: StoredCall | None, reason: str = GONE) -> Any:
+        """Return what the pool makes a call of. The call is not opened: that is done where it runs."""
+        from procsched.child.stored import NOTHING, run_stored
+
+        parts = (NOTHING, reason, "", b"", "", "") if call is None else call.parts
         return self.pool.pack(run_stored, parts, {})
 
     def _learn_ids(self, ids: Iterable[str]) -> None:
@@ -172,8 +206,8 @@ class RestartingDriver(ClosingDriver):
     def _read_history(
         self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
     ) -> list[ExecutionRecord]:
+        self._load()
         if self._durable is not None:
-            self._load()
             if self._durable.failing is None:
                 self._durable.flush(HISTORY_SECONDS)  # what has ended by now is among them
             return self._durable.history(task_id, outcome, since, limit)
@@ -206,7 +240,7 @@ def reason_against(call: StoredCall | None) -> str | None:
     from procsched.child.stored import BLOB, python_tag
 
     if call is None:
-        return "what it runs is not in the store any more"
+        return GONE
     if call.kind == BLOB and call.python != python_tag():
         return f"{call.name} was stored by value under {call.python}, and this is {python_tag()}"
     return None

@@ -16,8 +16,8 @@ from procsched._core.failures import describe
 from procsched._interrupts import owner_check
 from procsched._logs import say
 from procsched.clock import real_seconds
-from procsched.errors import ValidationError
-from procsched.stores.memory import DirectWriter, InMemoryTaskStore
+from procsched.errors import StoreError, ValidationError
+from procsched.stores.memory import DirectWriter, InMemoryTaskStore, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from procsched._core.models import ExecutionRecord, ScheduledTask
     from procsched._parts import Inspection
     from procsched.protocols import TaskStore
+    from procsched.stores.changes import Loaded
 
     Change = tuple[str, ScheduledTask | None, ExecutionRecord | None]  # (id, None, None): forget it
 
@@ -71,6 +72,21 @@ def writer_for(
 
         return DurableWriter(store, on_problem, on_settled)  # type: ignore[arg-type]
     return StoreWriter(store, on_problem)
+
+
+class _LoadAll:
+    """What stands in the queue for the question what a store holds; with the answer, or what was raised."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.loaded: Loaded | None = None
+        self.error: BaseException | None = None
+
+    def ask(self, store: TaskStore) -> None:
+        try:
+            self.loaded = load(store, self._now)
+        except BaseException as error:  # user code; it is raised to who has asked
+            self.error = error
 
 
 class StoreWriter:
@@ -129,6 +145,24 @@ class StoreWriter:
         """How many changes are not written yet."""
         with self._lock:
             return self._put - self._settled
+
+    def open(self, now: Callable[[], float]) -> Loaded | None:
+        """Return what the store holds, which is asked in its own thread; None for nothing. Before anything is put.
+
+        Raises:
+            StoreError: `load_all` raised, or the store is closed meanwhile.
+        """
+        asked = _LoadAll(now)
+        self._enqueue(asked)
+        if self.thread is None or not self.flush(None):
+            why = self.failing or "it is closed"
+        elif asked.error is not None:
+            why = describe(asked.error)
+        else:
+            return asked.loaded
+        raise StoreError(
+            f"the store {type(self._store).__name__} cannot be loaded, and what it holds would be overwritten: {why}"
+        ) from asked.error
 
     def put(
         self, snapshot: ScheduledTask, record: ExecutionRecord | None = None, _position: object = None
@@ -222,7 +256,7 @@ class StoreWriter:
         self._progress.notify_all()
         return unwritten
 
-    def _enqueue(self, change: Change) -> None:
+    def _enqueue(self, change: Change | _LoadAll) -> None:
         with self._lock:
             self._append_locked(change)
 
@@ -299,6 +333,9 @@ class StoreWriter:
 
     def _write_some(self, batch: deque[Change]) -> int:
         """Write the first changes of `batch` that go together. Return how many they are."""
+        if isinstance(batch[0], _LoadAll):
+            batch[0].ask(self._store)
+            return 1
         task_id, snapshot, _ = batch[0]
         if snapshot is None:
             self._store.delete(task_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from procsched._core.snapshots import entry_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +86,8 @@ class Loaded:
 
     Attributes:
         tasks: in order of registration, as entries whose slots are wall time. The `payload` of each is its
-            `StoredCall`, which tasks with the same call may share; None where that is gone.
+            `StoredCall`, which tasks with the same call may share; None where that is gone. From a store that keeps
+            the tasks themselves, it is its `Task`.
         underway: id -> what else there is, where an attempt runs or something waits to follow from the last one.
         finished: ids of those that are terminal, in the order in which they ended.
         down_at: UNIX seconds when the last owner was alive for certain.
@@ -110,3 +113,33 @@ class Loaded:
         self.why = why
         self.same_boot = same_boot
         self.known_ids = tuple(known_ids)
+
+
+LOST = "its scheduler ended while this ran, at a time that is not known"
+
+
+def loaded_from(snapshots: Iterable[ScheduledTask], now: float) -> Loaded:
+    """Return what a store holds that keeps nothing but snapshots.
+
+    The newest record says when its scheduler was alive for certain. Where that is yet to come, the clock was set back,
+    but nobody knows whether before the scheduler ended: times are taken as they are.
+
+    Args:
+        snapshots: of several of a task the last one counts.
+        now: UNIX seconds.
+    Raises:
+        Exception: there is something else among them.
+    """
+    newest = {snapshot.task.id: snapshot for snapshot in snapshots}
+    found = {name: entry_of(snapshot, now) for name, snapshot in newest.items()}
+    entries = [entry for entry, _underway in found.values()]
+    underway = {name: more for name, (_entry, more) in found.items() if more is not None}
+    ends = {each.handle.task.id: _last_end(each.handle) for each in entries}
+    finished = [each.handle.task.id for each in entries if each.status.is_terminal]
+    finished.sort(key=ends.__getitem__)
+    return Loaded(entries, underway, finished, min(now, max(ends.values(), default=0.0)), LOST)
+
+
+def _last_end(handle: ScheduledTask) -> float:
+    last = handle.last_run()
+    return 0.0 if last is None else last.finished_at

@@ -8,7 +8,11 @@ from procsched import _forks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from procsched._core.models import ExecutionRecord, ScheduledTask
+    from procsched.protocols import TaskStore
+    from procsched.stores.changes import Loaded
 
 
 class InMemoryTaskStore:
@@ -66,6 +70,16 @@ class InMemoryTaskStore:
         return f"<InMemoryTaskStore of {len(self)} tasks>"
 
 
+def load(store: TaskStore, now: Callable[[], float]) -> Loaded | None:
+    """Ask a store that keeps nothing but snapshots what it holds. Return None for nothing."""
+    snapshots = list(store.load_all())
+    if not snapshots:
+        return None
+    from procsched.stores.changes import loaded_from  # here, for most stores are empty
+
+    return loaded_from(snapshots, now())
+
+
 class DirectWriter:
     """Writes to the store in memory at once. The interface of `StoreWriter`, without a thread."""
 
@@ -78,6 +92,10 @@ class DirectWriter:
 
     def __init__(self, store: InMemoryTaskStore) -> None:
         self._store = store
+
+    def open(self, now: Callable[[], float]) -> Loaded | None:
+        """Return what the store holds, None for nothing."""
+        return load(self._store, now)
 
     def put(
         self, snapshot: ScheduledTask, record: ExecutionRecord | None = None, _position: object = None

@@ -15,7 +15,7 @@ import threading
 from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask, Task, TaskStatus
 from procsched._core.positions import Position, position_of
 from procsched.schedules import FixedRate, OneTime
-from procsched.stores.changes import Change
+from procsched.stores.changes import Change, loaded_from
 from procsched.stores.payloads import store_call
 
 TYPE_CHECKING = False
@@ -79,6 +79,23 @@ class StoreContract:
         loaded.attempt = 9
         (again,) = store.load_all()
         assert (again.status, again.attempt) == (TaskStatus.SCHEDULED, 0)
+
+    def test_a_scheduler_can_go_on_from_it(self, store: Any) -> None:
+        """What it gives back says of each task where that stood: before a slot or a retry, in a run, or at its end."""
+        states = (TaskStatus.SCHEDULED, TaskStatus.RETRYING, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
+        for number, status in enumerate(states, 1):
+            task = make_task(number, 1, status)
+            if status in (TaskStatus.RUNNING, TaskStatus.SUCCEEDED):
+                task.next_run_at = None
+            store.save(task)
+        loaded = loaded_from(store.load_all(), AT)
+        assert [entry.status for entry in loaded.tasks] == list(states)
+        assert [entry.attempt for entry in loaded.tasks] == [1, 1, 1, 1]
+        assert [entry.handle.schedule for entry in loaded.tasks] == [OneTime(5.0)] * 4
+        assert loaded.tasks[0].slot == 5.0
+        assert (loaded.underway["task-2"].after, loaded.underway["task-2"].retry_at) == ("retry", 5.0)
+        assert (loaded.underway["task-3"].live, loaded.underway["task-3"].started_at) == (True, 5.0)
+        assert (loaded.finished, loaded.down_at) == (("task-4",), 2.0)
 
     def test_takes_calls_from_several_threads(self, store: Any) -> None:
         """Each call is atomic."""
