@@ -95,7 +95,7 @@ class Engine(Restoring):
                 handle.next_run_at += step
             elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry, wall):
                 # The new time may have slots in between.
-                last = handle.last_run()
+                last = handle._history[-1] if handle._history else None
                 self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
         self.rewrite_steady()
         way = "forward" if step > 0 else "back"

@@ -340,6 +340,7 @@ class ScheduledTask:
     __slots__ = (
         "__weakref__",
         "_history",
+        "_stored",
         "attempt",
         "generation",
         "next_run_at",
@@ -368,6 +369,8 @@ class ScheduledTask:
         self.unloadable: str | None = None
         # A tuple that is replaced as a whole: a reader in another thread sees the old or the new one.
         self._history = tuple(history)
+        # Gives these with the records of an earlier life before them; None where there are none.
+        self._stored: Callable[[ScheduledTask], tuple[ExecutionRecord, ...]] | None = None
 
     @property
     def id(self) -> str:
@@ -381,8 +384,13 @@ class ScheduledTask:
 
     @property
     def history(self) -> list[ExecutionRecord]:
-        """The newest records, oldest first, as a list of your own."""
-        return list(self._history)
+        """The newest records, oldest first, as a list of your own.
+
+        Those from before a restart are read from the durable store at the first use, which may take a moment: two
+        seconds at most, then, or where the store fails, those of this life alone are shown.
+        """
+        stored = self._stored
+        return list(self._history if stored is None else stored(self))
 
     @property
     def is_active(self) -> bool:
@@ -390,12 +398,17 @@ class ScheduledTask:
         return self.status is not TaskStatus.PAUSED and self.status not in _TERMINAL
 
     def last_run(self) -> ExecutionRecord | None:
-        """Return the newest record, or None before the first attempt ended."""
+        """Return the newest record, or None before the first attempt ended. See `history` for after a restart."""
         history = self._history
+        if not history and self._stored is not None:
+            history = self._stored(self)
         return history[-1] if history else None
 
     def summary(self) -> str:
         """Return one line for a person: name, id, status, attempts, next run, last outcome."""
+        return self._line(self.last_run())
+
+    def _line(self, last: ExecutionRecord | None) -> str:
         parts = [f"{self.name} ({self.id}): {self.status.value}"]
         if self.attempt:
             parts.append(f"attempt {self.attempt} of {self.task.retry.max_attempts}")
@@ -403,14 +416,13 @@ class ScheduledTask:
             parts.append(f"next run at {_utc(self.next_run_at)}")
         if self.unloadable is not None:
             parts.append(f"its code cannot be loaded: {self.unloadable}")
-        last = self.last_run()
         if last is not None:
             ended = f"last {last.outcome.value} after {last.duration:.3f} s"
             parts.append(f"{ended}: {last.error}" if last.error else ended)
         return ", ".join(parts)
 
     def snapshot(self) -> ScheduledTask:
-        """Return a copy that no longer changes."""
+        """Return a copy that no longer changes, with the records of this life."""
         copy = ScheduledTask(
             self.task,
             self.schedule,
@@ -425,7 +437,7 @@ class ScheduledTask:
         return copy
 
     def __repr__(self) -> str:
-        return f"<ScheduledTask {self.summary()}>"
+        return f"<ScheduledTask {self._line(self._history[-1] if self._history else None)}>"  # reads no store
 
 
 def _utc(seconds: float) -> str:

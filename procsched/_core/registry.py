@@ -276,7 +276,7 @@ class Registry:
                 assert entry.queued == NOWHERE, entry
             assert (name in self.finished) == (entry.status.is_terminal and entry.live is None), entry
             assert bool(entry.waiters) == (name in self.waiting), entry
-            assert len(handle.history) <= self.history_limit
+            assert len(handle._history) <= self.history_limit
             if name in self.dead:
                 assert entry.status is FAILED, entry
         assert queued[STEADY] == self.due.steady.live, "steady heap"

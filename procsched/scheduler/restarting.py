@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from procsched._core.entries import Entry
     from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
+    from procsched.scheduler.earlier import EarlierRecords
     from procsched.stores.changes import Loaded
     from procsched.stores.payloads import StoredCall
 
@@ -117,6 +118,7 @@ class RestartingDriver(ClosingDriver):
                 if entry.kind != ONCE and entry.handle.task.key is None and not entry.status.is_terminal
             }
         self._learn_ids([*loaded.known_ids, *(entry.handle.task.id for entry in loaded.tasks)])
+        earlier = self._earlier_records()
         with self._lock:
             wall, line = self._look_locked()
             self.engine.restore(
@@ -127,6 +129,9 @@ class RestartingDriver(ClosingDriver):
                     text = f"its code cannot be loaded: {entry.handle.unloadable}"
                     self.engine.problems.append((entry, text))
                     self.engine.tell(entry, wall, None, "store", text)
+            for entry in loaded.tasks:
+                if entry.run:
+                    entry.handle._stored = earlier
             doubtful = [entry for entry in doubtful if entry.handle.task.id in self.engine.entries]
             for entry in doubtful:
                 # That was then: whether it can be loaded now is known, and told, when it is tried.
@@ -141,6 +146,13 @@ class RestartingDriver(ClosingDriver):
             self._serve_others()
         if self._state > RUNNING:
             self._let_go()  # the shutdown may have done so before others were served
+
+    def _earlier_records(self) -> EarlierRecords | None:
+        if self._durable is None:
+            return None  # the tasks came with theirs
+        from procsched.scheduler.earlier import EarlierRecords  # here, for most have no such store
+
+        return EarlierRecords(self._durable.store, self.engine.history_limit)
 
     def _let_go(self) -> None:
         if self._durable is not None:

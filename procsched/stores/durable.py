@@ -53,6 +53,7 @@ class DurableWriter(StoreWriter):
         on_problem: see `writer_for`.
         on_settled: hears that something was written; called from the store thread, with no lock held.
     Attributes:
+        store: as given.
         settled: the ticket up to which all is written. Read it from anywhere.
         visiting: the store is had for a moment only, to change something in it; no run is started.
         calls: task id -> what it runs, and its schedule as it is stored, for tasks that are about to be put for the
@@ -66,7 +67,7 @@ class DurableWriter(StoreWriter):
         self, store: DurableStore, on_problem: Callable[[str], None], on_settled: Callable[[], None]
     ) -> None:
         super().__init__(store, on_problem)
-        self._durable = store
+        self.store = store
         self.visiting = bool(getattr(store, "visiting", False))
         self._on_settled = on_settled
         # Whether a run may begin: not where the store is, or may be, another scheduler's.
@@ -219,7 +220,7 @@ class DurableWriter(StoreWriter):
 
     def open(self, now: Callable[[], float]) -> Loaded:
         """Take the store, and return what it holds. Before anything is put."""
-        return self._durable.open(now)
+        return self.store.open(now)
 
     def serve(
         self,
@@ -228,7 +229,7 @@ class DurableWriter(StoreWriter):
         regained: Callable[[], None],
     ) -> None:
         """Have requests of other processes answered, if the store brings them; see `SqlTaskStore.serve`."""
-        serve = getattr(self._durable, "serve", None)
+        serve = getattr(self.store, "serve", None)
         if serve is not None:
             serve(obey, lost, regained)
 
@@ -236,15 +237,15 @@ class DurableWriter(StoreWriter):
         self, task_id: str | None, outcome: Outcome | None, since: float | None, limit: int
     ) -> list[ExecutionRecord]:
         """Return records from the store, the newest first."""
-        return self._durable.history(task_id, outcome, since, limit)
+        return self.store.history(task_id, outcome, since, limit)
 
     def knows(self, task_id: str) -> bool:
         """Return whether the store has a record of a task with this id."""
-        return bool(self._durable.history(task_id, None, None, 1))
+        return bool(self.store.history(task_id, None, None, 1))
 
     def close(self, timeout: float) -> bool:
         """Write what is queued, let go of the store, if it has not hung, and end the thread; as in the base."""
-        stop_waiting = getattr(self._durable, "stop_waiting", None)
+        stop_waiting = getattr(self.store, "stop_waiting", None)
         if stop_waiting is not None:
             stop_waiting()
         with self._lock:
@@ -262,14 +263,14 @@ class DurableWriter(StoreWriter):
     def let_go(self) -> None:
         """Close the store; what it raises is logged. Twice does no harm."""
         try:
-            self._durable.close()
+            self.store.close()
         except Exception as error:
             say(logging.ERROR, "the store was not left in order", error=error)
             self._tell(f"the store was not left in order: {describe(error)}")
 
     def _write_some(self, batch: Any) -> int:
         try:
-            self._durable.write(batch)
+            self.store.write(batch)
         except BaseException:
             self._thin_out(batch)
             raise
@@ -325,7 +326,7 @@ class DurableWriter(StoreWriter):
             more = True
             while more and not self._queue and not self._closing:
                 self.busy_since = real_seconds()
-                more = self._durable.prune()
+                more = self.store.prune()
         except Exception as error:  # the next write says what is wrong; nothing is lost by this
             say(logging.WARNING, "old records could not be deleted: %s", error)
         finally:

@@ -344,6 +344,7 @@ class SqlTaskStore:
             finally:
                 self._epoch = 0
                 self._file = None
+                self._now = time.time  # who asks for records later holds no scheduler that is gone
                 connection, self._connection = self._connection, None
                 try:
                     if connection is not None:

@@ -279,7 +279,7 @@ def test_who_was_held_up_goes_on_with_its_session(
     """Each renewal is late here, as after a stop of the process: nothing starts until it is done, and then it does."""
     monkeypatch.setattr(lease, "LEASE", 0.2)
     with scheduler_on(postgres.new_database()) as scheduler:
-        store = scheduler.writer._durable  # type: ignore[union-attr]
+        store = scheduler.writer.store  # type: ignore[union-attr]
         for _ in range(2):
             support.eventually(lambda: not store.may_start(), what="the lease is over")
             task = scheduler.schedule("t", stored.nothing, OneTime(0))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from procsched import (
     SqlTaskStore,
     TaskStatus,
 )
+from procsched.scheduler import earlier
 from tests import stored, support
 from tests.stored import simulated
 from tests.unit.scheduling import START, offsets
@@ -642,3 +646,110 @@ def test_a_shutdown_while_the_store_is_opened(path: str, late: bool, monkeypatch
     with Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), pool=InlinePool(), clock=FakeClock(START)):
         pass
     assert [each is None for each in raised] == [late]
+
+
+# --- records of an earlier life -------------------------------------------------------------------------
+
+
+class Asked(SqlTaskStore):
+    """A store that counts who asks for records, and may hang or fail then."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"sqlite:///{path}")
+        self.asked = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    def history(self, *question: Any, **more: Any) -> Any:
+        self.asked += 1
+        assert self.gate.wait(support.TIMEOUT)
+        if self.error is not None:
+            raise self.error
+        return super().history(*question, **more)
+
+
+def run_thrice(path: str) -> None:
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(60))
+        for _ in range(2):
+            clock.advance(60)
+
+
+def test_a_task_has_the_records_of_its_earlier_life(path: str) -> None:
+    """They are read once, at the first use; what runs now comes behind them, and the limit holds."""
+    run_thrice(path)
+    store = Asked(path)
+    with simulated(path, FakeClock(START + 130), store=store, history_limit=4) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert "succeeded" not in repr(task)
+        clock.advance(50)
+        assert store.asked == 0
+        assert offsets(task.history) == [0.0, 60.0, 120.0, 180.0]
+        assert [record.run for record in task.history] == [1, 2, 3, 4]
+        clock.advance(60)
+        assert [record.run for record in task.history] == [2, 3, 4, 5]
+        assert store.asked == 1
+        assert pickle.loads(pickle.dumps(task)).history == task.history
+    assert [record.run for record in task.history] == [2, 3, 4, 5]
+
+
+def test_the_last_run_may_be_one_of_the_earlier_life(path: str) -> None:
+    """Until there is a newer one; the summary tells of it."""
+    run_thrice(path)
+    with simulated(path, FakeClock(START + 130)) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        assert task.last_run().run == 3  # type: ignore[union-attr]
+        assert "last succeeded" in task.summary()
+        clock.advance(50)
+        assert task.last_run().run == 4  # type: ignore[union-attr]
+
+
+def test_a_task_that_never_ran_asks_for_no_records(path: str) -> None:
+    """There are none. Nor does a step of the clock, which looks at the last one, with a lock held."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("new", stored.nothing, OneTime(START + DAY))
+        scheduler.schedule("t", stored.nothing, CronSchedule("* * * * *"))
+        clock.advance(60)
+    store = Asked(path)
+    with simulated(path, FakeClock(START + 70), store=store) as (scheduler, clock, _log):
+        new, _task = scheduler.tasks()
+        assert (new.history, new.last_run()) == ([], None)
+        clock.step_wall(-30)
+        assert store.asked == 0
+
+
+def test_a_store_that_does_not_give_its_records_is_not_waited_for(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in memory is shown; while the one reading hangs nobody else begins another."""
+    run_thrice(path)
+    store = Asked(path)
+    monkeypatch.setattr(earlier, "SECONDS", 0.01)
+    with simulated(path, FakeClock(START + 130), store=store) as (scheduler, clock, _log):
+        (task,) = scheduler.tasks()
+        clock.advance(50)
+        store.gate.clear()
+        for _ in range(3):
+            assert [record.run for record in task.history] == [4]
+        assert store.asked == 1
+        store.error = OSError("gone")
+        store.gate.set()
+        monkeypatch.setattr(earlier, "SECONDS", support.TIMEOUT)
+        support.eventually(lambda: task.history and store.asked == 2)
+        assert [record.run for record in task.history] == [4]
+        store.error = None
+        assert [record.run for record in task.history] == [1, 2, 3, 4]
+
+
+def test_who_holds_a_task_holds_no_scheduler(path: str) -> None:
+    """One that was shut down goes when nobody refers to it, whoever has its tasks; they still have their records."""
+    run_thrice(path)
+    scheduler = Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), pool=InlinePool(), clock=FakeClock(START))
+    (task,) = scheduler.tasks()
+    scheduler.shutdown()
+    gone = weakref.ref(scheduler)
+    del scheduler
+    gc.collect()
+    assert gone() is None
+    assert len(task.history) == 3
