@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 FIRST_RETRY = 0.1  # seconds from a failure to the next try: long enough for a lock to go away
+LOAD_SECONDS = 60.0  # for which a start waits until the store has said what it holds
 LAST_RETRY = 5.0  # seconds, to which it doubles: short enough to notice that the store is back
 
 
@@ -150,12 +151,12 @@ class StoreWriter:
         """Return what the store holds, which is asked in its own thread; None for nothing. Before anything is put.
 
         Raises:
-            StoreError: `load_all` raised, or the store is closed meanwhile.
+            StoreError: `load_all` raised, or hangs, or the store is closed meanwhile.
         """
         asked = _LoadAll(now)
         self._enqueue(asked)
-        if self.thread is None or not self.flush(None):
-            why = self.failing or "it is closed"
+        if self.thread is None or not self.flush(LOAD_SECONDS):
+            why = self.failing or f"it is closed, or has not answered within {LOAD_SECONDS:g} s"
         elif asked.error is not None:
             why = describe(asked.error)
         else:

@@ -32,6 +32,7 @@ from procsched import (
     TaskStatus,
 )
 from procsched._core.snapshots import entry_of
+from procsched.stores import base
 from tests import stored, support
 from tests.unit.scheduling import START, Foreign, offsets
 
@@ -560,6 +561,21 @@ def test_a_shutdown_does_not_wait_for_a_store_that_hangs() -> None:
     release.set()
     assert isinstance(errors[0], StoreError)
     scheduler.writer.thread.join(support.TIMEOUT)  # type: ignore[union-attr]
+
+
+def test_a_start_does_not_wait_for_ever_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which one, and the next one asks again."""
+    store, release = DictStore(), threading.Event()
+    asked = store.load_all
+    store.load_all = lambda: asked() if release.wait(support.TIMEOUT) else []  # type: ignore[method-assign]
+    monkeypatch.setattr(base, "LOAD_SECONDS", 0.01)
+    scheduler = Scheduler(pool=InlinePool(), store=store)
+    with pytest.raises(StoreError, match=r"DictStore.*has not answered"):
+        scheduler.start()
+    release.set()
+    monkeypatch.setattr(base, "LOAD_SECONDS", support.TIMEOUT)
+    assert scheduler.tasks() == []
+    scheduler.shutdown()
 
 
 def test_a_scheduler_without_a_store_asks_none() -> None:
