@@ -691,7 +691,10 @@ def _every_status(scheduler: Scheduler, clock: FakeClock) -> None:
         assert scheduler.writer is not None
         assert scheduler.writer.flush(5)
 
-    task = scheduler.schedule("t", stored.fail, OneTime(START + 1), retry=RetryPolicy(3, 1.0, 1.0))
+    # None is due when it is scheduled or revived, for the same reason.
+    task = scheduler.schedule(
+        "t", stored.fail, FixedRate(10.0, start_delay=1.0), retry=RetryPolicy(3, 1.0, 1.0)
+    )
     scheduler.schedule("rate", stored.nothing, FixedRate(1.0, start_delay=1.0))
     for passes in (0, 1):
         clock.advance(passes)
@@ -703,9 +706,11 @@ def _every_status(scheduler: Scheduler, clock: FakeClock) -> None:
         settle()
     assert task.status is S.FAILED
     assert scheduler.revive(task)
+    clock.advance(8)
     settle()
     assert scheduler.cancel(task)
-    assert scheduler.wait(scheduler.schedule("once", stored.nothing, OneTime(START)), 5).ok
+    scheduler.schedule("once", stored.nothing, OneTime(START + 20))
+    clock.advance(9)
     settle()
 
 
@@ -714,7 +719,7 @@ EVERY_STATUS = {
         S.SCHEDULED, S.PAUSED, S.SCHEDULED, S.RUNNING, S.RETRYING, S.PAUSED, S.RETRYING, S.RUNNING, S.RETRYING,
         S.RUNNING, S.FAILED, S.SCHEDULED, S.RUNNING, S.RETRYING, S.CANCELLED,
     ],
-    "rate": [S.SCHEDULED, *[S.RUNNING, S.SCHEDULED] * 3],
+    "rate": [S.SCHEDULED, *[S.RUNNING, S.SCHEDULED] * 5],
     "once": [S.SCHEDULED, S.RUNNING, S.SUCCEEDED],
 }  # fmt: skip
 
