@@ -21,12 +21,12 @@ import threading
 import time
 
 from procsched import exits
+from procsched._core.failures import name_of
 from procsched._core.models import Outcome, Stats
 from procsched._core.retrying import decide_retry
 from procsched._interrupts import Latch, apart, owner_check
 from procsched._jitter import draw
 from procsched.callbacks import Callbacks
-from procsched.child.current import name_of
 from procsched.errors import SchedulerStateError, TaskSerializationError, ValidationError
 from procsched.future import ProcessFuture
 from procsched.queueing import HANDED, OVER, WAITING, Item, Queueing

@@ -78,6 +78,8 @@ def instant(name: str, value: object) -> float:
     Raises:
         ValidationError: also where it is so late that another unit was meant.
     """
+    if type(value) is float and -math.inf < value <= LATEST:
+        return value  # as there
     at = unix_seconds(name, value)
     if at <= LATEST:
         return at

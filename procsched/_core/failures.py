@@ -1,4 +1,4 @@
-"""An exception as text for a person, and taken apart for a journey. Parent and child use the same words."""
+"""What ran and what it raised as text for a person, and taken apart for a journey. The same in parent and child."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def type_name(exception: BaseException) -> str:
         return str(type(exception).__name__)
     except Exception:  # a metaclass may do anything
         return "exception"
+
+
+def name_of(function: Any) -> str:
+    """Return what a call of a function is called where nobody has given it a name."""
+    name: str = getattr(function, "__qualname__", "") or getattr(function, "__name__", "")
+    return name or type(function).__qualname__
 
 
 def message_of(exception: BaseException) -> str:

@@ -7,7 +7,6 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 _make: Callable[[], CurrentRun] | None = None  # while a run is going on
 _current: CurrentRun | None = None  # made when somebody asks
@@ -72,12 +71,6 @@ def current_run() -> CurrentRun | None:
     if _current is None and _make is not None:
         _current = _make()
     return _current
-
-
-def name_of(function: Any) -> str:
-    """Return what a call of a function is called where nobody has given it a name."""
-    name: str = getattr(function, "__qualname__", "") or getattr(function, "__name__", "")
-    return name or type(function).__qualname__
 
 
 def _begin(make: Callable[[], CurrentRun]) -> None:

@@ -20,6 +20,7 @@ from procsched import _system
 from procsched.child import starting
 from procsched.child.control import Control
 from procsched.child.guard import Wakeups, watch_process
+from procsched.child.protocol import PAGE_SIZE
 from procsched.child.reaping import UNKILLABLE_SECONDS, end_all_children, kill_unknown
 from procsched.child.worker import run_worker
 
@@ -91,7 +92,9 @@ class Helper:
             os.environ.update(message["environ"])
         sys.path[:] = message["path"]
         starting.be_nobody()
-        _system.open_kernel_timer()  # what it needs, so that the workers share it
+        # What these need, so that the workers share it.
+        _system.open_kernel_timer()
+        _system.map_page(self.page_fd, PAGE_SIZE, 0).close()
         name = ""
         self.preload = message["preload"]
         try:

@@ -23,7 +23,7 @@ from time import monotonic  # by name: a run may have put something in the place
 
 from procsched import _parcels, _system
 from procsched._core import wire
-from procsched._core.failures import TRACEBACK
+from procsched._core.failures import TRACEBACK, name_of
 from procsched.child import current, forks, references
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
@@ -298,7 +298,7 @@ class Worker:
         frame = self.frame
         task_id, _zero, name = frame.meta.decode("utf-8", "surrogatepass").partition("\0")
         if not name and self.function is not None:
-            name = current.name_of(self.function)
+            name = name_of(self.function)
         timeout = None if frame.second < 0 else frame.second
         attempt, run = frame.third & 0xFFFFFFFF, frame.third >> 32
         return current.CurrentRun(task_id, name, attempt, run, timeout, self.began, self.tell)

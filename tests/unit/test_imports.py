@@ -124,7 +124,6 @@ ALLOWED: dict[str, set[str]] = {
         "procsched._parts",
         "procsched.call_options",
         "procsched.callbacks",
-        "procsched.child.current",
         "procsched.exits",
         "procsched.future",
         "procsched.queueing",
