@@ -168,7 +168,6 @@ class Booker(Dispatcher):
                 self.counters["recycled"] += 1
             self._take_late_locked()
             self.touched = None  # whatever comes now, this worker is whole
-            self.full_for = 0
             try:
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
             except BaseException as error:

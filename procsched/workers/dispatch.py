@@ -50,7 +50,6 @@ MOST_HANDED = 10  # workers that may die before they begin a call, until that co
 AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many calls at most
 AHEAD_CALLS = 64
 AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
-LOOK_EVERY = 16  # submissions until busy workers are looked at again for room, where no answer comes
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 MENDS = 100  # signal handlers that may raise while what they have torn is mended
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
@@ -86,7 +85,6 @@ class Dispatcher:
         self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
         self.busy: deque[Sender] = deque()  # those that are BUSY, in turn; guarded by lock
-        self.full_for = 0  # submissions until it is looked again for room ahead; guarded by lock
         self.idle: list[Sender] = []  # the last one is the warmest; guarded by lock
         self.loop: Loop  # this and the next from `start` on
         self.fleet: Fleet
@@ -135,10 +133,7 @@ class Dispatcher:
                     self._start_wanted = True
                     self.loop.call_soon(self._want_worker)
                 if self.running >= self.size:
-                    if self.full_for > 0:
-                        self.full_for -= 1
-                    else:
-                        self._send_ahead_locked()
+                    self._send_ahead_locked()
                 return
             worker = self.idle[-1]
             call = self.taking = self._next_locked()
@@ -165,7 +160,6 @@ class Dispatcher:
             self.busy.rotate(-1)
             if worker.has_room_locked() and not self._fill_locked(worker):
                 return
-        self.full_for = LOOK_EVERY
 
     def _fill_locked(self, worker: Sender) -> bool:
         """Send calls ahead to one worker; return False when the source has no more."""
