@@ -339,6 +339,7 @@ class ScheduledTask:
 
     __slots__ = (
         "__weakref__",
+        "_end",
         "_history",
         "_stored",
         "attempt",
@@ -349,6 +350,9 @@ class ScheduledTask:
         "task",
         "unloadable",
     )
+    _end: tuple[
+        object, TaskStatus
+    ]  # who has forgotten it, and how it had ended; not there as long as it is known
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ Nothing here decides anything; `engine.py` does. What the driver has to carry ou
 from __future__ import annotations
 
 from collections import OrderedDict
-from weakref import WeakKeyDictionary
 
 from procsched._core.entries import (
     FAILED,
@@ -31,7 +30,7 @@ from procsched._core.transitions import next_status
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from procsched._core.entries import Waiter
-    from procsched._core.models import ExecutionRecord, ScheduledTask, TaskStatus
+    from procsched._core.models import ExecutionRecord, ScheduledTask
     from procsched._core.positions import Position
     from procsched._core.timeline import Timeline
     from procsched._core.transitions import TaskChange
@@ -85,8 +84,9 @@ class Registry:
         # Terminal and without a live attempt, and the dead letter; the oldest first.
         self.finished: OrderedDict[str, None] = OrderedDict()
         self.dead: OrderedDict[str, None] = OrderedDict()
-        # How the tasks ended that are forgotten, as long as somebody holds their handles.
-        self.forgotten_ends: WeakKeyDictionary[ScheduledTask, TaskStatus] = WeakKeyDictionary()
+        self.mark = (
+            object()
+        )  # stands for us in the handles of tasks that are forgotten, which do not keep us alive
         self.waiting: dict[str, Entry] = {}  # those with waiters
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.sequence = 0  # of the last event
@@ -225,7 +225,7 @@ class Registry:
             if oldest in self.dead:
                 self._drop_dead(oldest)
             gone = self.entries.pop(oldest)
-            self.forgotten_ends[gone.handle] = gone.status
+            gone.handle._end = self.mark, gone.status
             self.release_key(gone)
             if self.wants_writes:
                 self.forgotten.append(oldest)
@@ -236,8 +236,8 @@ class Registry:
         Returns:
             None where `handle` is none of such a task here.
         """
-        status = self.forgotten_ends.get(handle)
-        if status is None:
+        mark, status = getattr(handle, "_end", (None, SCHEDULED))
+        if mark is not self.mark:
             return None
         entry = Entry(handle, None, ONCE, False, 0.0)
         entry.status = status

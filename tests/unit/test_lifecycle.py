@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -651,11 +653,16 @@ def test_a_handle_answers_for_a_task_that_is_forgotten() -> None:
 
 
 def test_nothing_is_kept_of_a_forgotten_task_that_nobody_holds() -> None:
-    """The scheduler remembers ends only as long as somebody may ask for them."""
+    """Its end is with its handle; and who holds that does not hold the scheduler."""
     with simulated(keep_finished=0) as (scheduler, _, _log):
-        task = scheduler.schedule("t", _nothing, OneTime(START))
-        scheduler.schedule("t", _nothing, OneTime(START))
-        assert list(scheduler.engine.forgotten_ends) == [task]
+        handle = weakref.ref(scheduler.schedule("t", _nothing, OneTime(START)))
+        held = scheduler.schedule("t", _nothing, OneTime(START))
+        engine = weakref.ref(scheduler.engine)
+    assert handle() is None
+    del scheduler
+    gc.collect()
+    assert engine() is None
+    assert held.last_run() is not None
 
 
 def test_a_snapshot_stands_for_its_task() -> None:
