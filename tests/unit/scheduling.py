@@ -7,10 +7,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from procsched import EventLog, ExecutionRecord, FakeClock, InlinePool, Scheduler, ThreadPool
+from procsched import (
+    After,
+    CronSchedule,
+    EventLog,
+    ExecutionRecord,
+    FakeClock,
+    FixedDelay,
+    FixedRate,
+    InlinePool,
+    OneTime,
+    OverrunPolicy,
+    Scheduler,
+    ThreadPool,
+)
 from tests import support
 
 START = 1_700_000_000.0  # UNIX seconds, a Tuesday; whole, so that grids are exact
+SCHEDULES = (  # one of each kind, none due at once
+    OneTime(START + 100),
+    After(100),
+    FixedDelay(50, 100),
+    FixedRate(7.25, OverrunPolicy.CATCH_UP, 100),
+    CronSchedule("30 3 * * MON-FRI", tz="Europe/Berlin"),
+)
 
 
 @contextmanager

@@ -12,17 +12,14 @@ import pytest
 from procsched import (
     NO_RETRY,
     After,
-    CronSchedule,
     ExecutionRecord,
     FakeClock,
-    FixedDelay,
     FixedRate,
     InlinePool,
     InMemoryTaskStore,
     MisfirePolicy,
     OneTime,
     Outcome,
-    OverrunPolicy,
     RetryPolicy,
     ScheduledTask,
     Scheduler,
@@ -34,7 +31,7 @@ from procsched import (
 from procsched._core.snapshots import entry_of
 from procsched.stores import base
 from tests import stored, support
-from tests.unit.scheduling import START, Foreign, offsets
+from tests.unit.scheduling import SCHEDULES, START, Foreign, offsets
 
 S = TaskStatus
 DAY = 86_400.0
@@ -130,16 +127,7 @@ def crash_in(store: Any, *calls: Callable[[Scheduler], object], **options: Any) 
     return left[0]
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        OneTime(START + 100),
-        After(100),
-        FixedDelay(50, 100),
-        FixedRate(7.25, OverrunPolicy.CATCH_UP, 100),
-        CronSchedule("30 3 * * *", tz="Europe/Berlin"),
-    ],
-)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_task_comes_back_as_it_was(store: Any, schedule: Any) -> None:
     """Once, with all its settings and its slot; it runs, and its id is not given again."""
     with going_on(store) as (scheduler, _clock, _log):

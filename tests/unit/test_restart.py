@@ -33,7 +33,7 @@ from procsched import (
 from procsched.scheduler import earlier
 from tests import stored, support
 from tests.stored import simulated
-from tests.unit.scheduling import START, offsets
+from tests.unit.scheduling import SCHEDULES, START, offsets
 
 S = TaskStatus
 HOUR = 3600.0
@@ -93,16 +93,7 @@ def test_a_task_that_every_start_adds_anew_is_told(path: str, caplog: pytest.Log
 # --- tasks and their schedules -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        OneTime(START + 100),
-        After(100),
-        FixedDelay(50, 100),
-        FixedRate(7.25, OverrunPolicy.CATCH_UP, 100),
-        CronSchedule("30 3 * * MON-FRI", tz="Europe/Berlin"),
-    ],
-)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_task_comes_back_as_it_was(path: str, schedule: object) -> None:
     """Name, schedule, settings, slot and order; what it runs is described by a text."""
     with simulated(path) as (scheduler, _clock, _log):
