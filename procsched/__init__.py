@@ -52,10 +52,10 @@ if TYPE_CHECKING:
         ValidationError,
         WorkerCrashedError,
     )
+    from procsched.event_log import EventLog
     from procsched.executor import ProcessExecutor
     from procsched.future import ProcessFuture
     from procsched.ids import SequentialIdGenerator
-    from procsched.listeners import EventLog
     from procsched.protocols import Clock, IdGenerator, Schedule, TaskListener, TaskStore, WorkerPool
     from procsched.sandbox.policy import Sandbox, Source
     from procsched.scheduler import Scheduler
@@ -158,10 +158,10 @@ _MODULES = {
         "SchedulerStateError StoreError StoreInUseError TaskKilledError TaskLostError TaskNotFoundError "
         "TaskSerializationError TaskTimeoutError UnknownOptionError ValidationError WorkerCrashedError"
     ),
+    "procsched.event_log": "EventLog",
     "procsched.executor": "ProcessExecutor",
     "procsched.future": "ProcessFuture",
     "procsched.ids": "SequentialIdGenerator",
-    "procsched.listeners": "EventLog",
     "procsched.protocols": "Clock IdGenerator Schedule TaskListener TaskStore WorkerPool",
     "procsched.sandbox.policy": "Sandbox Source",
     "procsched.scheduler": "Scheduler",

@@ -19,7 +19,6 @@ from procsched._interrupts import owner_check
 from procsched._logs import say
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
-from procsched.event_log import EventLog as EventLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,20 +21,16 @@ import threading
 import time
 from collections import deque
 
-from procsched._core.engine import Engine
 from procsched._core.entries import AFTER_LOSS, AFTER_RUN, LENT, RESUME
 from procsched._core.failures import describe
 from procsched._core.models import Outcome, TaskStatus
-from procsched._core.timeline import Timeline
 from procsched._interrupts import apart, owner_check
 from procsched._jitter import draw
 from procsched._logs import log, say
 from procsched.clock import SystemClock, adapt_clock, real_seconds
 from procsched.errors import ProcschedError, SchedulerStateError, ValidationError
-from procsched.listeners import EventDelivery
 from procsched.scheduler.attempts import Attempt, causes_of
 from procsched.scheduler.gate import Gate
-from procsched.stores.base import writer_for
 from procsched.workers.base import AHEAD_BYTES
 
 TYPE_CHECKING = False
@@ -47,7 +43,9 @@ if TYPE_CHECKING:
     from procsched._core.planning import Plan
     from procsched.clock import FullClock
     from procsched.protocols import TaskListener, TaskStore
+    from procsched.stores.base import StoreWriter
     from procsched.stores.durable import DurableWriter
+    from procsched.stores.memory import DirectWriter
     from procsched.workers.base import Call, Ending
 
     E = TypeVar("E", bound=Entry | None)
@@ -97,6 +95,11 @@ class Driver:
         result_limit: int,
         limits: dict[str, int],
     ) -> None:
+        # Here, so that the import of a scheduler stays quick: what decides, and who is told, nobody needs before.
+        from procsched._core.engine import Engine
+        from procsched._core.timeline import Timeline
+        from procsched.listeners import EventDelivery
+
         self.clock: FullClock = adapt_clock(clock)
         self.pool = pool
         if not hasattr(listeners, "on_task_event"):  # a single one is refused there, with a remedy
@@ -104,7 +107,7 @@ class Driver:
                 raise ValidationError(f"listeners must be a sequence of listeners, not {listeners!r}")
             listeners = tuple(listeners)
         self.delivery = EventDelivery(listeners, event_limit, self._note)
-        self.writer = None if store is None else writer_for(store, self._on_store_problem, self._on_settled)
+        self.writer = None if store is None else self._writer_for(store)
         self._holds_writer: Callable[[], bool] = getattr(self.writer, "holds_lock", _never)
         self.result_limit = result_limit
         self._real = isinstance(self.clock, SystemClock)
@@ -131,6 +134,11 @@ class Driver:
         self._unwatch: Any = None
         self._forked = False
         self._inside = _Inside()
+
+    def _writer_for(self, store: TaskStore) -> StoreWriter | DirectWriter:
+        from procsched.stores.base import writer_for  # here, for most schedulers have no store
+
+        return writer_for(store, self._on_store_problem, self._on_settled)
 
     def _renew_lock(self) -> None:
         # Guards the engine and all fields marked so. Reentrant only so that a signal handler which interrupts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from procsched.scheduler.driver import NEW
 from procsched.scheduler.timing import TimedDriver
-from procsched.stores.base import StoreWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +22,10 @@ class InspectedDriver(TimedDriver):
         inspection.add_thread(
             "timer", self._timer, self._timer_since, self._timer_failing, self._timer_failing_since
         )
-        look_at_pool = getattr(self.pool, "inspect", None)
-        if look_at_pool is not None:
-            look_at_pool(inspection)
-        self.delivery.inspect(inspection)
-        if isinstance(self.writer, StoreWriter):
-            self.writer.inspect(inspection)
+        for part in (self.pool, self.delivery, self.writer):
+            inspect = getattr(part, "inspect", None)  # a pool of the user's, and a store in memory, have none
+            if inspect is not None:
+                inspect(inspection)
         locks = [
             ("scheduler", self._lock),
             ("listeners", self.delivery.lock),

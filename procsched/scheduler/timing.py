@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 
-from procsched import _system
 from procsched._core.failures import describe
 from procsched._core.planning import wait_seconds
 from procsched._logs import say
@@ -41,6 +40,8 @@ class TimedDriver(StagingDriver):
         return self._timer_inside.get("depth", 0) > 0
 
     def _run_timer(self) -> None:
+        from procsched import _system  # here, so that the import of a scheduler stays quick
+
         _system.sharpen_timers()
         self._timer_inside = vars(self._inside)
         failures = 0

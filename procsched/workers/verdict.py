@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
-import signal
 
 from procsched._core.models import Outcome
 
@@ -33,6 +33,8 @@ def exit_words(status: int) -> tuple[str, int | None, str | None]:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exit code {code}", code, None
+    import signal  # here, for it takes a millisecond, and the helper is on its way by then
+
     try:
         name = signal.Signals(-code).name
     except ValueError:
@@ -69,7 +71,7 @@ def was_backstop(status: int, died_at: float, hard_at: float, timeout: float | N
     """Return whether the kernel's own timer in the worker has ended it: the parent was too late."""
     return (
         os.WIFSIGNALED(status)
-        and os.WTERMSIG(status) == signal.SIGKILL
+        and os.WTERMSIG(status) == _signal.SIGKILL
         and timeout is not None
         and died_at >= hard_at
     )

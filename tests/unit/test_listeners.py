@@ -14,7 +14,8 @@ from procsched._core.models import ExecutionRecord, TaskEvent, TaskStatus
 from procsched._core.outbox import Outbox
 from procsched.clock import real_seconds
 from procsched.errors import ValidationError
-from procsched.listeners import STUCK_AFTER, EventDelivery, EventLog
+from procsched.event_log import EventLog
+from procsched.listeners import STUCK_AFTER, EventDelivery
 from tests import support
 from tests.support import TIMEOUT
 
