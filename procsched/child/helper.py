@@ -76,6 +76,7 @@ class Helper:
         self.gone: list[tuple[Any, ...]] = []  # reaped, and what they left is being ended
         self.sweep_end: float | None = None
         self.page_fd = -1
+        self.pages: memoryview  # what `page_fd` is mapped to, where workers are forked
         self.own_path = list(sys.path)
         self.wide = False  # whether `COMMON` is imported
         self.forks = _system.offers("fork")  # else workers are started by exec, and share nothing
@@ -92,14 +93,17 @@ class Helper:
             os.environ.update(message["environ"])
         sys.path[:] = message["path"]
         starting.be_nobody()
-        # What these need, so that the workers share it.
-        _system.open_kernel_timer()
-        _system.map_page(self.page_fd, PAGE_SIZE, 0).close()
+        if self.forks:
+            # Once, for all workers: to map its page would be the dearest part of what a new one does.
+            size = os.fstat(self.page_fd).st_size
+            self.pages = memoryview(_system.map_page(self.page_fd, size, 0))
+        _system.open_kernel_timer()  # what that needs the workers share
         name = ""
         self.preload = message["preload"]
         try:
             for name in message["preload"]:
                 __import__(name)
+            sys.path[:] = message["path"]  # whatever these have made of it
             name = "cloudpickle"
             if message["by_value"]:
                 self.warm()
@@ -248,19 +252,20 @@ class Helper:
             # The descriptors of workers that are to be forked next are no business of this one: it would keep their
             # connections open when they are dead.
             others = [fd for _message, waiting in self.requests for fd in waiting]
-            for fd in (*self.deaths, *others):
+            for fd in (self.page_fd, *self.deaths, *others):
                 os.close(fd)
             self.control.forget()
             if program is not None:
                 become(program, fds, me)
             channel_fd, side_fd, token_fd, parcel_fd = fds
+            start = options["page"] * PAGE_SIZE
             raise _BecomeWorker(
                 {
                     "channel_fd": channel_fd,
                     "side_fd": side_fd,
                     "token_fd": token_fd,
                     "parcel_fd": parcel_fd,
-                    "page_fd": self.page_fd,
+                    "page": self.pages[start : start + PAGE_SIZE],
                     "options": options,
                 }
             )

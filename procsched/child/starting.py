@@ -91,12 +91,15 @@ def helper() -> Callable[[], Any]:
 
 def worker() -> Callable[[], Any]:
     """Be a worker, started by exec."""
+    from procsched.child.protocol import PAGE_SIZE
     from procsched.child.worker import run_worker
 
     _system.die_with_parent(int(sys.argv[1]))
     options, sys.path[:] = pickle.loads(bytes.fromhex(sys.argv[2]))
     be_nobody()
-    channel, side, token, parcel, page = range(FIRST_FD, FIRST_FD + 5)
+    channel, side, token, parcel, pages = range(FIRST_FD, FIRST_FD + 5)
+    page = memoryview(_system.map_page(pages, PAGE_SIZE, options["page"] * PAGE_SIZE))
+    os.close(pages)  # what is in it of other workers is no business of this one
     return functools.partial(run_worker, channel, side, token, parcel, page, options)
 
 

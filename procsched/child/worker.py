@@ -15,7 +15,6 @@ import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
 import errno
 import faulthandler
-import mmap
 import os
 import resource
 import sys
@@ -32,7 +31,6 @@ from procsched.child.protocol import (
     ASK_NUMBER,
     ASK_REASON,
     DUMP_SIGNAL,
-    PAGE_SIZE,
     REASON_KILL,
     REASON_SOFT,
     RESIDENT_BEFORE,
@@ -62,14 +60,16 @@ _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_VIRTUAL", "ITIMER_PRO
 class Worker:
     """State of a worker process."""
 
-    def __init__(self, channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page: mmap.mmap) -> None:
+    def __init__(
+        self, channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page: memoryview
+    ) -> None:
         self.channel = Channel(channel_fd)
         self.side_fd = side_fd
         self.token_fd = token_fd
         self.parcels = socket.socket(fileno=parcel_fd)
         self.token = 0  # the last one that we took: the number of a call
-        self.page = memoryview(page).cast("Q")
-        self.times = memoryview(page).cast("d")  # the same memory
+        self.page = page.cast("Q")
+        self.times = page.cast("d")  # the same memory
         self.pid = os.getpid()
         self.number = 0  # of the run that is going on, 0 between runs
         self.last = 0  # of the run before
@@ -91,7 +91,8 @@ class Worker:
 
     def start(self, options: dict[str, Any]) -> None:
         """Become what the pool wants its workers to be. Raises what the initializer raises."""
-        sys.path[:] = options["path"]
+        if options["path"] is not None:
+            sys.path[:] = options["path"]
         sys.argv[:] = options["argv"]
         if options["environ"] is not None:
             os.environ.clear()
@@ -470,7 +471,7 @@ def _number(value: Any) -> float:
 
 
 def run_worker(
-    channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page_fd: int, options: dict[str, Any]
+    channel_fd: int, side_fd: int, token_fd: int, parcel_fd: int, page: memoryview, options: dict[str, Any]
 ) -> None:
     """Be a worker. Returns never."""
     try:
@@ -478,8 +479,6 @@ def run_worker(
     except PermissionError:  # already a leader: a worker that was started by exec
         pass
     _system.become_subreaper()
-    page = _system.map_page(page_fd, PAGE_SIZE, options["page"] * PAGE_SIZE)
-    os.close(page_fd)  # what is in it of other workers is no business of ours
     fds = [out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
     worker = Worker(fds[0], fds[1], fds[2], fds[3], page)
     forks.follow(worker)

@@ -69,7 +69,8 @@ class Fleet(Alarm):
         self.pages = Pages(2 * pool.size + 16)
         self.launcher: Launcher | None = None  # other threads look at it
         self._numbers = 0
-        self._sent_environ: dict[str, str] = {}
+        self._sent_environ: dict[str, str] = {}  # with the path, what the helper has, and so a new worker
+        self._sent_path: list[str] = []
         self.backoff = Backoff()
         self._vacant = 0  # workers that are gone and not replaced; guarded by the pool's lock
         self._spares = 1
@@ -133,10 +134,11 @@ class Fleet(Alarm):
         launcher = Launcher(self.loop, self)
         options = self.pool.options
         environ = dict(os.environ) if options.env is None else options.env
+        path = import_path()
         self._by_value = "cloudpickle" in sys.modules
         config = {
             "environ": environ,
-            "path": import_path(),
+            "path": path,
             "preload": options.preload,
             "by_value": self._by_value,
         }
@@ -144,7 +146,7 @@ class Fleet(Alarm):
             self._guard = Guard()
         launcher.start(self._guard, config, self.pages.fd)
         self._guard = None
-        self._sent_environ = environ
+        self._sent_environ, self._sent_path = environ, path
         self.launcher = launcher
 
     def _spawn(self, *, spare: bool) -> None:
@@ -210,7 +212,7 @@ class Fleet(Alarm):
         worker.imports = bool(spare and self._modules)
         environ = dict(os.environ) if options.env is None else options.env
         return {
-            "path": worker.path,
+            "path": None if worker.path == self._sent_path else worker.path,
             "modules": list(self._modules or ()) if spare else [],
             "argv": list(sys.argv),
             "environ": None if environ == self._sent_environ else environ,
