@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from procsched import _forks
@@ -325,7 +326,10 @@ class Scheduler(Served):
             if kept is not None and not replace:
                 return kept
         try:
-            payload, call, text = self._pack(action, args, named or {}, schedule, (name, key or ""))
+            if self._durable is None:
+                payload, stored = self.pool.pack(action, args, named or {}), None
+            else:
+                payload, stored = self._pack_durable(action, args, named or {}, schedule, (name, key or ""))
         except TaskSerializationError as error:
             if self._durable is not None:
                 raise
@@ -354,29 +358,13 @@ class Scheduler(Served):
         task.capture_output = capture_output
         task.key = key
         task.__class__ = Task
-        engine = self.engine
-
-        def add(old: Entry | None) -> ScheduledTask:
-            self._require_open()
-            if task_id in engine.entries:
-                raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
-            if old is not None:
-                if not replace:
-                    return old.handle
-                engine.cancel(old, self.clock.now())
-                engine.release_key(old)
-            if call is not None:
-                assert self._durable is not None
-                self._durable.calls[task_id] = call, text
-            handle = engine.add(task, schedule, kind, steady, payload, first, now).handle
-            self._hand_over_locked()
-            return handle
-
+        new = (task, schedule, kind, steady, payload, first, now)
         if key is None:
             with self._lock:
-                handle = self._whole_locked(add, None)
+                handle = self._whole_locked(self._add_locked, None, new, stored, replace)
         else:
-            handle = self.recalled(lambda: engine.keys.get(key), add)
+            add = functools.partial(self._add_locked, new=new, stored=stored, replace=replace)
+            handle = self.recalled(functools.partial(self.engine.keys.get, key), add)
         if self._durable is not None:
             if replace and key is not None:
                 self._require_stored("the task has taken the place of the one with its key")
@@ -388,24 +376,47 @@ class Scheduler(Served):
             self._drive()
         return handle
 
-    def _pack(
+    def _add_locked(
+        self,
+        old: Entry | None,
+        new: tuple[Task, Schedule, int, bool, Any, float, float],
+        stored: tuple[StoredCall, str] | None,
+        replace: bool,
+    ) -> ScheduledTask:
+        """Register a task, unless `old` keeps its place; return the handle of the one that is there now."""
+        self._require_open()
+        engine = self.engine
+        task_id = new[0].id
+        if task_id in engine.entries:
+            raise SchedulerStateError(f"ids.next_id() gave {task_id!r}, which a task already has")
+        if old is not None:
+            if not replace:
+                return old.handle
+            engine.cancel(old, self.clock.now())
+            engine.release_key(old)
+        if stored is not None:
+            assert self._durable is not None
+            self._durable.calls[task_id] = stored
+        handle = engine.add(*new).handle
+        self._hand_over_locked()
+        return handle
+
+    def _pack_durable(
         self,
         action: Any,
         args: tuple[Any, ...],
         named: dict[str, Any],
         schedule: Schedule,
         texts: tuple[str, ...],
-    ) -> tuple[Any, StoredCall | None, str]:
-        """Return what the pool makes a call of and, with a durable store, the stored forms of call and schedule."""
-        if self._durable is None:
-            return self.pool.pack(action, args, named), None, ""
+    ) -> tuple[Any, tuple[StoredCall, str] | None]:
+        """Return what the pool makes a call of, and the stored forms of call and schedule."""
         from procsched.stores.codec import check_storable
         from procsched.stores.payloads import store_call
 
         text = check_storable(schedule, texts)
         call = action.call if type(action) is SentCall else store_call(action, args, named)
         # The same bytes are run now and after a restart.
-        return self._payload_of(call), call, text
+        return self._payload_of(call), (call, text)
 
     def _new_id(self) -> str:
         """Return an id for a task. One that the store knows is not given again, whatever the generator says."""

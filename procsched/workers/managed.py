@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 _MARK = b"RebuildProxy"  # what multiprocessing's proxies name in their pickles
 
 
-def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **how: Any) -> Any:
+def pack(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, apart: bool = True) -> Any:
     """Do as `packing.pack`, and send the key along where a proxy may be among the arguments.
 
     Raises:
         TaskSerializationError: as there.
     """
-    payload = packing.pack(action, args, kwargs, **how)
+    payload = packing.pack(action, args, kwargs, apart=apart)
     if "multiprocessing.managers" in sys.modules and (type(payload) is not bytes or _MARK in payload):
         from multiprocessing.process import current_process
 
-        return packing.pack(_Keyed(bytes(current_process().authkey), action), args, kwargs, **how)
+        return packing.pack(_Keyed(bytes(current_process().authkey), action), args, kwargs, apart=apart)
     return payload
 
 
