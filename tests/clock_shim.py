@@ -6,10 +6,10 @@ kernel knows nothing of it, so its timer descriptor cannot tell of a step as it 
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
+
+from tests import preloaded
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -56,31 +56,16 @@ int gettimeofday(struct timeval *at, void *zone) {
 """
 
 
-class Unavailable(Exception):
-    """It cannot be built here; says why."""
-
-
 def build(directory: Path) -> dict[str, str]:
     """Build it, with an offset of zero, and return the environment variables of programs that are to see it.
 
     Raises:
-        Unavailable: there is no C compiler, or it fails.
+        preloaded.Unavailable: there is no C compiler, or it fails.
     """
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        raise Unavailable("needs a C compiler, to build the library that steps the clock")
-    source, library, offset = directory / "shim.c", directory / "shim.so", directory / "offset"
-    source.write_text(SOURCE)
-    built = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if built.returncode:
-        raise Unavailable(f"the library that steps the clock cannot be built here: {built.stderr[:200]}")
+    offset = directory / "offset"
+    library = preloaded.build(SOURCE, directory)
     offset.write_bytes(bytes(8))
-    return {"SHIM_OFFSET": str(offset), "LD_PRELOAD": str(library)}
+    return {"SHIM_OFFSET": str(offset), "LD_PRELOAD": library}
 
 
 def step(offset: str, seconds: int) -> None:

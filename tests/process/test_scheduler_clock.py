@@ -24,7 +24,7 @@ from procsched import (
     TaskStatus,
 )
 from procsched.workers.sending import BACKSTOP_MARGIN
-from tests import clock_shim, faults, support
+from tests import clock_shim, faults, preloaded, support
 from tests.pools import Parent, assert_reaped, open_gate, told_pids
 from tests.schedulers import Rig, fail_by, hang_once
 from tests.unit.scheduling import START
@@ -367,7 +367,7 @@ def stepped_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have programs that are started see a wall clock that is off by what a file says; return the file."""
     try:
         variables = clock_shim.build(tmp_path)
-    except clock_shim.Unavailable as error:
+    except preloaded.Unavailable as error:
         pytest.skip(str(error))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

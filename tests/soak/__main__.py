@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests import clock_shim
+from tests import clock_shim, preloaded
 from tests.soak import checking, saboteur, users
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -89,7 +89,7 @@ def prepare(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         environment |= clock_shim.build(place)
-    except clock_shim.Unavailable as error:
+    except preloaded.Unavailable as error:
         left_out["step the clock"] = str(error)
     uid = os.getuid()
     if uid == 0:
