@@ -164,11 +164,17 @@ def examine_sandbox() -> dict[str, Any]:
         except (procsched.ProcschedError, OSError) as error:
             refused = refused or {"promise": "", "tried": str(error), "remedy": ""}
         else:
-            return {"kept": report.kept, "given_up": report.given_up, "refused": refused or None}
-    return {"kept": {}, "given_up": {}, "refused": refused}
+            return {
+                "kept": report.kept,
+                "given_up": report.given_up,
+                "refused": refused or None,
+                "nice": report.nice,
+            }
+    return {"kept": {}, "given_up": {}, "refused": refused, "nice": None}
 
 
 def _print_sandbox(sandbox: dict[str, Any]) -> None:
+    from procsched.sandbox.prepare import nice_in_words
     from procsched.sandbox.promises import WHAT
 
     print("\nSandbox, for code that nobody trusts:")
@@ -176,6 +182,8 @@ def _print_sandbox(sandbox: dict[str, Any]) -> None:
         print(f"  kept     {promise:<10} {WHAT[promise]}\n{'':<22}{how}")
     for promise, why in sandbox["given_up"].items():
         print(f"  GIVEN UP {promise:<10} {WHAT[promise]}\n{'':<22}{why}")
+    if sandbox["nice"] is not None:
+        print(f"  niceness {nice_in_words(sandbox['nice'])}")
     refused = sandbox["refused"]
     if refused:
         for_promise = f", for its promise {refused['promise']!r}" if refused["promise"] else ""

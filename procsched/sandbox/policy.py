@@ -38,6 +38,9 @@ GIVEABLE: Final = frozenset({"names", "memory", "threads", "cpu", "scratch"})
 LEAST_MEMORY: Final = 64 << 20  # bytes of address space that an interpreter with a few imports takes
 LEAST_FILES: Final = 16  # descriptors: five are there from the start, and an import opens some
 MOST_RESULT: Final = 256 << 20  # bytes; what is larger does not belong into a JSON text
+# Added to the niceness of a job where its pool is given none. Below 10, ten jobs that compute make a neighbour on two
+# processors wait for its turn; each step above takes a fifth of what a job gets beside others that compute.
+NICE: Final = 10
 # Variables that change what the interpreter or the dynamic loader runs before anything is confined.
 _LOADERS: Final = ("LD_", "PYTHON", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_")
 # Directories that show other processes, devices or the kernel's settings.
@@ -51,6 +54,10 @@ class Sandbox:
     A pool that has one starts a fresh interpreter for each run, which confines itself before it is sent the job; the
     job and its result are plain data (JSON and bytes). When the pool is built, each promise must be kept by some
     mechanism of this system, or `SandboxUnavailableError` says which is not.
+
+    Jobs have a niceness of 10 above that of the program, so that what they compute keeps nobody else waiting. Where
+    others keep all processors busy they get little, and a timeout is of wall time: ``nice=0`` of the pool gives them an
+    equal share.
 
     Args:
         memory: bytes of address space of each process.

@@ -12,7 +12,7 @@ import sys
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 from procsched.sandbox import kernel, paths, trial
-from procsched.sandbox.policy import Sandbox
+from procsched.sandbox.policy import NICE, Sandbox
 from procsched.sandbox.programs import make_program
 from procsched.sandbox.promises import WHAT, Facts, decide, unavailable, without_bwrap
 from procsched.sandbox.uids import Leases
@@ -49,16 +49,18 @@ class Report:
         kept: promise -> the mechanisms that keep it.
         given_up: promise -> why it is not kept.
         layers: what the process itself says of how it is confined.
+        nice: by how much the niceness of a job is above that of this program.
     """
 
     kept: dict[str, str]
     given_up: dict[str, str]
     layers: dict[str, str]
+    nice: int
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {WHAT[name]}: {how}" for name, how in self.kept.items()]
         lines += [f"{name:<10} GIVEN UP: {why}" for name, why in self.given_up.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"{'niceness':<10} {nice_in_words(self.nice)}"])
 
 
 class Prepared:
@@ -72,7 +74,13 @@ class Prepared:
     """
 
     def __init__(
-        self, policy: Sandbox, plan: Plan, program: Program, found: Interpreter, layers: dict[str, str]
+        self,
+        policy: Sandbox,
+        plan: Plan,
+        program: Program,
+        found: Interpreter,
+        layers: dict[str, str],
+        nice: int,
     ) -> None:
         self.policy = policy
         self.plan = plan
@@ -80,7 +88,7 @@ class Prepared:
         self.python = found.python
         self.reads = found.reads
         self.search = found.search
-        self.report = Report(dict(plan.kept), dict(plan.given_up), layers)
+        self.report = Report(dict(plan.kept), dict(plan.given_up), layers, nice)
 
 
 def facts_of_system() -> Facts:
@@ -104,11 +112,21 @@ def _find_bwrap() -> tuple[str, str]:
     return (path, "") if path else ("", "bubblewrap (`bwrap`) is not installed")
 
 
-def prepare(policy: Sandbox, facts: Facts | None = None) -> Prepared:
+def nice_in_words(nice: int) -> str:
+    """Return what it means for a job that so much is added to its niceness."""
+    if not nice:
+        return "0: a job has as much of the processors as anything else"
+    return (
+        f"+{nice}: a job has what others leave of the processors; nice=0 of the pool gives it an equal share"
+    )
+
+
+def prepare(policy: Sandbox, facts: Facts | None = None, *, nice: int = NICE) -> Prepared:
     """Return a sandbox for a policy, tried out.
 
     Args:
         facts: what the system offers; asked for where it is None.
+        nice: what a job is to be started with, for the report.
     Raises:
         SandboxUnavailableError: a promise is not kept here.
         ValidationError: the policy names a path or a uid that it must not.
@@ -134,7 +152,7 @@ def prepare(policy: Sandbox, facts: Facts | None = None) -> Prepared:
             facts = without_bwrap(facts, f"{facts.bwrap} fails: {error}")
             plan = decide(policy, facts)
         else:
-            return Prepared(policy, plan, program, found, layers)
+            return Prepared(policy, plan, program, found, layers, nice)
 
 
 def _try(program: Program, uids: range | None) -> dict[str, str]:

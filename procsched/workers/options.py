@@ -42,10 +42,11 @@ class PoolOptions:
         max_rss_per_worker: int | None,
         env: Mapping[str, str] | None,
         cwd: str | os.PathLike[str] | None,
-        nice: int,
+        nice: int | None,
         capture_output: bool,
         start_timeout: float,
         limits: Limits | None,
+        confined: bool,
     ) -> None:
         if initializer is not None and not callable(initializer):
             kind = type(initializer).__name__
@@ -75,9 +76,7 @@ class PoolOptions:
         self.cwd = None if cwd is None else os.path.abspath(os.fspath(cwd))
         if self.cwd is not None and not os.path.isdir(self.cwd):
             raise ValidationError(f"cwd must be a directory: {self.cwd!r} is none")
-        if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
-            raise ValidationError(f"nice must be a whole number from 0 to 19, not {nice!r}")
-        self.nice = nice
+        self.nice = _niceness(nice, confined)
         check_flag("capture_output", capture_output)
         self.capture_output = capture_output
         self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
@@ -124,6 +123,19 @@ POOL_OPTIONS = (
 
 def _count(name: str, value: object) -> int | None:
     return None if value is None else whole_number(name, value)
+
+
+def _niceness(nice: object, confined: bool) -> int:
+    """Return what is added to the workers' niceness: what is given, or else what suits trusted or other code."""
+    if nice is None:
+        if not confined:
+            return 0
+        from procsched.sandbox.policy import NICE  # here, for most pools have no sandbox
+
+        return NICE
+    if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
+        raise ValidationError(f"nice must be a whole number from 0 to 19, or None, not {nice!r}")
+    return nice
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -88,7 +88,7 @@ def neighbour(flood: str, quick: bool) -> Figures:
     """Return what trusted calls take beside ten attackers, beside ten processes that only compute, or alone.
 
     Most attackers compute as well. What ten loops cost is the kernel's doing; what more an attacker costs is ours. The
-    attackers have what others leave of the processors, as docs/pages/how-to/run-your-users-code.md tells.
+    attackers have what others leave of the processors, as all sandboxed jobs, and the loops have an equal share.
     """
     from procsched import ProcessExecutor, Sandbox, Source
 
@@ -96,7 +96,7 @@ def neighbour(flood: str, quick: bool) -> Figures:
     loops = []
     with (
         ProcessExecutor(1) as trusted,
-        ProcessExecutor(10, timeout=200, sandbox=policy, nice=19) as sandboxed,
+        ProcessExecutor(10, timeout=200, sandbox=policy) as sandboxed,
     ):
         trusted.submit(abs, -1).result()
         if flood == "loops":

@@ -16,7 +16,7 @@ import pytest
 from procsched import Limits
 from procsched.cli import __main__ as cli
 from procsched.cli import doctor, doctor_probes, doctor_runs
-from procsched.sandbox.policy import PROMISES
+from procsched.sandbox.policy import NICE, PROMISES
 
 STACK = functools.partial(doctor_probes.Probe, "stack of what hung", "a stack", "no stack")
 ROOT = Path(__file__).parents[2]
@@ -69,6 +69,7 @@ def test_doctor_json(tmp_path: Path) -> None:
     sandbox = data["sandbox"]
     if sandbox["kept"]:
         assert {*sandbox["kept"], *sandbox["given_up"]} == set(PROMISES)
+        assert sandbox["nice"] == NICE
     else:
         assert sandbox["refused"]["remedy"]
 
@@ -110,11 +111,12 @@ def test_the_last_line_is_what_those_above_it_say(
     monkeypatch.setattr(doctor, "examine_limits", dict)
     if refused is not None:
         refused = {"promise": "", "tried": "the interpreter cannot be read", "remedy": "use another"}
-    sandbox = {"kept": {}, "given_up": {}, "refused": refused}
+    sandbox = {"kept": {}, "given_up": {}, "refused": refused, "nice": 7}
     monkeypatch.setattr(doctor, "examine_sandbox", lambda: sandbox)
     assert cli.main(["doctor"]) == doctor.EXIT_OK
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == line
+    assert any(row.startswith("  niceness +7: ") for row in out)
     assert any(row.startswith("in part  stack") and "8 of 8 with grace" in row for row in out) is (
         len(stacks) > 1
     )

@@ -53,6 +53,16 @@ def test_a_worker_that_has_grown_is_replaced(tmp_path: Path) -> None:
         assert bench.counters()["recycled"] == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "more"), [({}, 0), ({"nice": None}, 0), ({"nice": 0}, 0), ({"nice": 1}, 1)]
+)
+def test_workers_are_as_nice_as_the_pool_is_told(tmp_path: Path, options: dict[str, Any], more: int) -> None:
+    """Those of trusted code have the program's niceness unless a number is given."""
+    with Bench(tmp_path, 1, **options) as bench:
+        found = bench.submit(os.getpriority, os.PRIO_PROCESS, 0).result(support.TIMEOUT)
+    assert found == os.getpriority(os.PRIO_PROCESS, 0) + more
+
+
 def test_a_preloaded_module_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The helper imports what `preload` names, and each worker finds it there."""
     told = tmp_path / "told"

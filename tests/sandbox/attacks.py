@@ -46,6 +46,10 @@ def read(path):
     with open(path, "rb") as file:
         return file.read(4096)
 
+def write(path, data):
+    with open(path, "wb", buffering=0) as file:
+        file.write(data)
+
 def fork():
     """Fork, and let the child exit."""
     pid = os.fork()
@@ -519,13 +523,22 @@ def attack(t):
         if hard != resource.RLIM_INFINITY:
             found.append(tried(name, resource.setrlimit, which, (soft, hard + 1)))
             found.append(tried(name + " to infinity", resource.setrlimit, which, (-1, -1)))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
     found.append(tried("nice", os.nice, -1))
+    for which in ("PROCESS", "PGRP", "USER"):
+        found.append(tried("priority by " + which, os.setpriority, getattr(os, "PRIO_" + which), 0, own - 1))
+    found.append(tried("a priority", call, 314, 0, struct.pack("IIQiIQQQ", 48, 0, 0, own - 1, 0, 0, 0, 0), 0))
+    found.append(tried("a shorter slice", call, 314, 0, struct.pack("IIQiIQQQ", 48, 0, 0, own, 0, 100_000, 0, 0), 0))
+    found.append(tried("priority of the session", write, "/proc/self/autogroup", b"-1"))
+    found.append(tried("batch", os.sched_setscheduler, 0, os.SCHED_BATCH, os.sched_param(0)))
+    found.append(tried("less priority", os.setpriority, os.PRIO_PROCESS, 0, own + 1))
+    found.append([f"niceness of {own}", "worked" if os.getpriority(os.PRIO_PROCESS, 0) < own else "EPERM"])
     found.append(tried("real time", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)))
     found.append(tried("I/O class", call, 251, 1, 0, 1 << 13))
     found.append(tried("a larger pipe", lambda: fcntl.fcntl(os.pipe()[0], 1031, 1 << 20)))
     return found
 """,
-        works=("a larger pipe",),
+        works=("a larger pipe", "less priority"),
     ),
     Attack(
         "use the wire for something else",

@@ -182,7 +182,13 @@ class Host:
                 "promise": getattr(error, "promise", ""),
                 "text": str(error),
             }
-        return {"kept": report.kept, "given_up": report.given_up, "layers": report.layers}
+        return {
+            "kept": report.kept,
+            "given_up": report.given_up,
+            "layers": report.layers,
+            "nice": report.nice,
+            "text": str(report),
+        }
 
     def do_run(
         self,
@@ -287,6 +293,37 @@ class Host:
             for task in made
         ]
         return {"answers": answers, "hurt": self.canaries.hurt()}
+
+    def do_niceness(self, policy: dict[str, Any], given: list[dict[str, int]]) -> Any:
+        """Return by how much the niceness of a job is above this program's, for each way to run it.
+
+        Args:
+            given: what executors are given beside the sandbox.
+        """
+        from procsched import OneTime, ProcessExecutor, ProcessPool, Scheduler, Source, run, shutdown_shared
+
+        sandbox = self.sandbox(policy)
+        job = Source("import os\ndef f(): return os.getpriority(os.PRIO_PROCESS, 0)", "f")
+        found = {}
+        for options in given:
+            with ProcessExecutor(1, timeout=20.0, sandbox=sandbox, **options) as executor:
+                report = executor.sandbox_report()
+                assert report is not None
+                found[json.dumps(options)] = [executor.submit(job).result(), report.nice]
+        with Scheduler(pool=ProcessPool(1, sandbox=sandbox)) as scheduler:
+            task = scheduler.schedule("job", job, OneTime(0), timeout=20.0)
+            scheduler.wait(task, 60)
+            record = task.last_run()
+            assert record is not None
+            found["scheduler"] = [record.result, None]
+        try:
+            found["run"] = [run(job, timeout=20.0, sandbox=sandbox), None]
+        finally:
+            shutdown_shared()
+        with ProcessExecutor(1) as trusted:
+            found["trusted"] = [trusted.submit(os.getpriority, os.PRIO_PROCESS, 0).result(), None]
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        return {way: [job - own, said] for way, (job, said) in found.items()}
 
     def do_at_once(self, policy: dict[str, Any], jobs: list[list[Any]], timeout: float) -> Any:
         """Run several jobs one after another and return their outcomes."""

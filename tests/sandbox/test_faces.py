@@ -25,7 +25,7 @@ from procsched import (
 )
 from procsched.sandbox import prepare
 from procsched.sandbox.paths import check_named
-from procsched.sandbox.policy import PROMISES
+from procsched.sandbox.policy import NICE, PROMISES
 from procsched.sandbox.promises import Facts
 from procsched.stores.door import socket_path
 from procsched.workers import pool as pool_module
@@ -136,6 +136,8 @@ def test_the_report_names_every_promise(sandboxed: Sandboxed) -> None:
     assert set(report["given_up"]) == set(sandboxed.policy().get("give_up", ()))
     assert int(report["layers"]["tried"]) > 10
     assert int(report["layers"]["seccomp"]) > 300
+    assert report["nice"] == NICE
+    assert f"niceness   +{NICE}: a job has what others leave of the processors" in report["text"]
 
 
 # What it leaves in its process, which no other run finds; and what it finds of the host's.
@@ -185,6 +187,19 @@ def test_a_scheduler_takes_a_sandbox(sandboxed: Sandboxed) -> None:
     assert [attempt[:2] for attempt in tried_twice] == [[1, "failed"], [2, "failed"]]
     assert last == [[1, "succeeded", [4, False, False], given_up]]
     assert answer["hurt"] == []
+
+
+def test_jobs_have_what_others_leave_of_the_processors(sandboxed: Sandboxed) -> None:
+    """Whatever runs them, unless their pool is given a number, 0 too. Trusted code has what the program has."""
+    found = sandboxed.host("niceness", policy=sandboxed.policy(), given=[{}, {"nice": 0}, {"nice": 3}])
+    assert found == {
+        "{}": [NICE, NICE],
+        '{"nice": 0}': [0, 0],
+        '{"nice": 3}': [3, 3],
+        "scheduler": [NICE, None],
+        "run": [NICE, None],
+        "trusted": [0, None],
+    }
 
 
 # --- refusals, in this process ---------------------------------------------------------------------------
@@ -322,7 +337,7 @@ def test_the_place_of_a_store_cannot_be_writable(where: str, tmp_path: Any) -> N
 
 def test_a_store_is_not_opened_where_jobs_may_write(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as there is a pool whose jobs may."""
-    monkeypatch.setattr(pool_module, "_prepared", lambda _sandbox, _size: object())
+    monkeypatch.setattr(pool_module, "_prepared", lambda _sandbox, _size, _nice: object())
     place = tmp_path / "jobs"
     place.mkdir()
     pool = ProcessPool(1, sandbox=Sandbox(writable=(str(tmp_path),), give_up={"scratch"}))
@@ -361,7 +376,7 @@ def test_uids_of_others_are_refused() -> None:
 
 def test_a_pool_has_uids_for_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one of them would wait for the end of another."""
-    monkeypatch.setattr(prepare, "prepare", lambda _sandbox: object())
+    monkeypatch.setattr(prepare, "prepare", lambda _sandbox, nice: object())
     with pytest.raises(ValidationError, match="run_as has 8 uids, and 4 workers need 9"):
         ProcessPool(4, sandbox=Sandbox(run_as=range(700_000, 700_008)))
     ProcessPool(4, sandbox=Sandbox(run_as=range(700_000, 700_009)))
