@@ -31,8 +31,10 @@ CLONE_VM, CLONE_THREAD, CLONE_PARENT, CLONE_UNTRACED = 0x100, 0x10000, 0x8000, 0
 CLONE_PIDFD, CLONE_PTRACE, CLONE_VFORK = 0x1000, 0x2000, 0x4000
 # CLONE_NEWTIME shares its bit with the signal number of clone(2), so it can be asked of clone3(2) and unshare(2) only.
 NEW_NAMESPACES = 0x7E020000
+CLONE_SIGNAL = 0xFF  # of clone(2): which signal the end of the child sends to whoever made it
 O_ASYNC = 0x2000
-SIGKILL, SIGXCPU = 9, 24
+SIGKILL, SIGCHLD, SIGXCPU = 9, 17, 24
+RLIMIT_CPU = 0
 
 # One condition: number of the argument, mask, value. All of an alternative must hold.
 Condition = tuple[int, int, int]
@@ -134,7 +136,14 @@ def make_rules(
     # A datagram socket could send to any name of the host; a pair of streams is a pipe in both directions.
     rules["socketpair"] = Rule((((0, WHOLE, 1), (1, 0xF, 1)),))
     rules["sendto"] = Rule((((4, 0xFFFFFFFF_FFFFFFFF, 0),),))
-    rules["prlimit64"] = rules["sched_setaffinity"] = Rule(equal(0, 0, OWN_PID))
+    # What the process may use of the CPU is not its own to lower: it would die of that as at the limit it was given.
+    rules["setrlimit"] = Rule(((),), barred=((0, WHOLE, RLIMIT_CPU),))
+    looks = (2, 0xFFFFFFFF_FFFFFFFF, 0)
+    others = tuple((1, bit, bit) for bit in (1, 2, 4, 8))  # of the numbers below 16 all but that one
+    rules["prlimit64"] = Rule(
+        tuple(((0, WHOLE, pid), what) for pid in (0, OWN_PID) for what in (looks, *others))
+    )
+    rules["sched_setaffinity"] = Rule(equal(0, 0, OWN_PID))
     for name in ("getpgid", "getsid", "sched_getaffinity", "sched_getparam", "sched_getscheduler"):
         rules[name] = Rule(equal(0, 0, OWN_PID))
     rules["getpriority"] = Rule((((0, WHOLE, 0), (1, WHOLE, 0)),))
@@ -146,7 +155,8 @@ def make_rules(
     if threads:
         clones.append(((0, NEW_NAMESPACES | CLONE_THREAD | CLONE_PARENT | CLONE_PTRACE, CLONE_THREAD),))
     if processes > 1:
-        clones.append(((0, NEW_NAMESPACES | CLONE_THREAD | CLONE_PARENT | CLONE_PTRACE | CLONE_UNTRACED, 0),))
+        kept = NEW_NAMESPACES | CLONE_THREAD | CLONE_PARENT | CLONE_PTRACE | CLONE_UNTRACED | CLONE_SIGNAL
+        clones.append(((0, kept, SIGCHLD),))
         rules["fork"] = rules["setpgid"] = rules["setsid"] = allowed
         rules["getpgid"] = rules["getsid"] = allowed
     # A thread that is refused is one too many; a process is something that is not allowed.

@@ -306,6 +306,32 @@ def test_cpu_time_is_limited(sandboxed: Sandboxed, ignores: bool) -> None:
     assert 0.2 <= answer["cpu"] - ignores <= 1.2  # the start is not the job's; the kernel looks at its ticks
 
 
+def test_the_end_at_the_limit_of_cpu_time_cannot_be_feigned(sandboxed: Sandboxed) -> None:
+    """By a limit that is lower, or by the signal with which a child tells of its end: both are refused."""
+    lower = """
+import resource
+def attack():
+    resource.setrlimit(resource.RLIMIT_CPU, (1, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    while True:
+        pass
+"""
+    ended(sandboxed.run(lower), "failed", "ValueError")  # as Python has it
+    child = (
+        PRELUDE
+        + """
+def attack():
+    found = []
+    for name in ("SIGXCPU", "SIGKILL"):
+        found.append(tried(name, call, 56, int(getattr(signal, name)), 0, 0, 0, 0))
+        time.sleep(0.1)
+    return found
+"""
+    )
+    answer = sandboxed.run(child, policy=several(sandboxed))
+    assert answer["outcome"] == "succeeded", answer
+    assert {result for _signum, result in answer["result"]} <= {"EPERM", "ENOSYS"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

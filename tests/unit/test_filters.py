@@ -91,7 +91,7 @@ def test_every_number_is_answered_by_its_rule(machine: str) -> None:
             assert answer == KILL
         elif rule is None:
             assert answer == error(ENOSYS), number
-        elif rule.alternatives == ((),):
+        elif rule.alternatives == ((),) and not rule.barred:
             assert answer == ALLOW, names[number]
         elif not rule.alternatives:
             assert answer == error(rule.errno), names[number]
@@ -167,6 +167,14 @@ def test_signals_go_to_oneself_only(machine: str, junk: int) -> None:
 def test_limits_and_processors_of_oneself_only(machine: str) -> None:
     """Nobody else's limits can be set or read, nor where others run."""
     tested = Filter(machine)
+    for limit, new in itertools.product(range(16), (0, 15, 1 << 40)):
+        # A death at the limit of CPU time is to prove that it is that of the policy.
+        allowed = ALLOW if limit or not new else error(EPERM)
+        for mine in (0, ME, GARBAGE, GARBAGE | ME):
+            assert tested("prlimit64", mine, GARBAGE | limit, new) == allowed, (limit, new)
+        assert tested("prlimit64", PARENT, limit, new) == error(EPERM)
+    assert tested("setrlimit", 0, 15) == tested("setrlimit", GARBAGE, 15) == error(EPERM)
+    assert tested("setrlimit", 7, 15) == ALLOW
     for name in ("prlimit64", "sched_setaffinity", "sched_getaffinity", "getpgid", "getsid"):
         assert tested(name, 0) == tested(name, ME) == ALLOW
         assert tested(name, PARENT) == tested(name, GARBAGE | PARENT) == error(EPERM)
@@ -243,6 +251,8 @@ def test_clone_makes_what_the_policy_allows(machine: str, junk: int) -> None:
         ):
             for base in (THREAD, fork):
                 assert tested("clone", junk | base | bits) in (error(EPERM), error(EAGAIN)), hex(bits)
+        for signum in (*range(17), *range(18, 256)):  # of which the end of the child would be told by
+            assert tested("clone", junk | fork & ~0xFF | signum) == error(EPERM), signum
         assert tested("clone3") == error(ENOSYS)
 
 
