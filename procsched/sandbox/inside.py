@@ -256,8 +256,11 @@ def _split(settings: dict[str, Any], wire: tuple[int, int], report_fd: int) -> N
     """
     from procsched.sandbox.reports import pack_report
 
+    # The job may send it any but SIGKILL and SIGSTOP where Landlock scopes no signals (before Linux 6.12).
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(report_fd)
         return
     try:

@@ -190,6 +190,12 @@ class Host:
             "text": str(report),
         }
 
+    def do_landlock(self, version: int) -> Any:
+        """Take the kernel's Landlock for an older one from now on, in sandboxes that are made here."""
+        from procsched.sandbox import kernel
+
+        kernel.landlock_version = lambda: version
+
     def do_run(
         self,
         policy: dict[str, Any],

@@ -52,6 +52,36 @@ def test_what_is_missing_is_refused(user: str, answers: str, tmp_path: Any) -> N
             refused(host, hosts.NAMESPACES, default)
 
 
+SIGNALS = """
+import os, signal, time
+def attack():
+    while time.process_time() < 0.4:
+        pass
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGXCPU}:
+        os.kill(os.getppid(), signum)
+    time.sleep(0.1)
+    return os.getppid()
+"""
+
+
+@users
+@pytest.mark.slow
+def test_who_reports_of_a_job_outlives_its_signals(user: str, tmp_path: Any) -> None:
+    """Landlock keeps signals from it since Linux 6.12. On older kernels they reach it, and the figures are there still."""
+    reason = hosts.why_not(user, "namespaces")
+    if reason:
+        pytest.skip(reason)
+    policy = {**hosts.NAMESPACES, "processes": 2, "give_up": ["memory", "cpu"]}
+    with hosts.own_host(user, tmp_path) as host:
+        host("landlock", version=5)
+        assert "signal scope" not in host("report", policy=policy)["kept"]["parent"]
+        answer = host("run", policy=policy, source=SIGNALS, name="attack", args=[], timeout=20.0)
+    assert answer["outcome"] == "succeeded", answer
+    assert answer["result"] > 1
+    assert answer["cpu"] > 0.2
+    assert answer["rss"] > 1 << 20
+
+
 @users
 @pytest.mark.slow
 def test_what_needs_namespaces_is_refused_without(user: str, tmp_path: Any) -> None:
