@@ -264,6 +264,7 @@ def run_all(names: list[str], options: list[str], given: argparse.Namespace) -> 
     for name in chosen:
         left[name] = [(test, entry) for test in flat(classes[name]) if (entry := entry_of(test)) is not None]
     full = [name for name in chosen if len(left[name]) < classes[name].countTestCases() and not given.list]
+    full.sort(key=lambda name: "Wait" not in name)  # these sleep longest by far: the others go on beside them
     with ThreadPoolExecutor(given.jobs) as starters:
         for name, ended, text, seconds in starters.map(lambda name: start_class(name, options), full):
             count = classes[name].countTestCases() - len(left[name])
