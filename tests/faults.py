@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from procsched import TaskTimeoutError, _system, killable
+from procsched import TaskTimeoutError, _system
 from procsched._core import wire
 from procsched.child.surroundings import HIGH_FD
 from tests import support
@@ -253,14 +253,6 @@ def sleep_if_told(path: str) -> None:
     """Sleep where there is a path."""
     if path:
         sleep(path)
-
-
-@killable(timeout=2.5)  # the pool behind it loads this module first
-def hang_or_add(path: str, left: int = 0, right: int = 0) -> int:
-    """Hang where there is a path."""
-    if path:
-        sleep(path)
-    return left + right
 
 
 def clean_up(path: str) -> NoReturn:

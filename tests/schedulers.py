@@ -6,7 +6,6 @@ two, if a task overlapped itself, or if the invariants of the engine do not hold
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import time
@@ -154,6 +153,8 @@ def describe_run() -> dict[str, Any]:
 
 
 async def wait_async(value: Any) -> Any:
+    import asyncio  # not with this module, which many pools preload
+
     await asyncio.sleep(0)
     return value
 

@@ -24,7 +24,7 @@ from procsched import (
     shutdown_shared,
 )
 from procsched.child.wrapped import call_wrapped
-from tests import faults, support
+from tests import faults, killables, support
 from tests.pools import Parent, assert_reaped, open_gate, told_pids
 
 
@@ -79,9 +79,9 @@ def test_run_refuses_a_timeout_that_is_none(timeout: object) -> None:
 
 def test_killable_keeps_the_function() -> None:
     """The decorated function has its name and text, takes its arguments, and returns its result."""
-    assert faults.hang_or_add.__name__ == "hang_or_add"
-    assert faults.hang_or_add.__doc__ == "Hang where there is a path."
-    assert faults.hang_or_add("", 1, right=2) == 3
+    assert killables.hang_or_add.__name__ == "hang_or_add"
+    assert killables.hang_or_add.__doc__ == "Hang where there is a path."
+    assert killables.hang_or_add("", 1, right=2) == 3
 
 
 def test_killable_kills(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_killable_kills(tmp_path: Path) -> None:
     for n in range(2):
         told = tmp_path / f"told-{n}"
         with pytest.raises(TaskTimeoutError):
-            faults.hang_or_add(str(told))
+            killables.hang_or_add(str(told))
         assert_reaped(told_pids(told)[0])
-    assert faults.hang_or_add("", 2, 2) == 4
+    assert killables.hang_or_add("", 2, 2) == 4
 
 
 def test_what_killable_shows_is_the_function_alone(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_killable_shows_is_the_function_alone(tmp_path: Path) -> None:
         fail()
     # With a grace, which `killable` has not, the stack comes on a busy machine too.
     with ProcessExecutor(1, timeout=1.0, grace=support.TIMEOUT) as executor:
-        hung = executor.submit(call_wrapped, faults.hang_or_add, (str(tmp_path / "told"),), {})
+        hung = executor.submit(call_wrapped, killables.hang_or_add, (str(tmp_path / "told"),), {})
         stack = hung.wait_record(support.TIMEOUT).stack or ""
     assert "in hang_or_add" in stack
     assert "wrapped" not in stack
@@ -220,7 +220,7 @@ def test_run_and_killable_share_one_pool() -> None:
 
     run(faults.add, 1, 1)
     first = guards()
-    faults.hang_or_add("", 1, 1)
+    killables.hang_or_add("", 1, 1)
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda n: run(faults.add, n, n), range(40))) == list(range(0, 80, 2))
     assert guards() == first
@@ -229,10 +229,10 @@ def test_run_and_killable_share_one_pool() -> None:
 
 AT_EXIT = """
 from procsched import killable, run
-from tests import faults
+from tests import faults, killables
 
 run(faults.add, 1, 1)
-assert faults.hang_or_add("", 1, 1) == 2
+assert killables.hang_or_add("", 1, 1) == 2
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import pickle
 import subprocess
@@ -245,6 +246,7 @@ def imports(path: Path, root: Path = PACKAGE) -> Iterator[Import]:
     yield from walk([ast.parse(path.read_text(encoding="utf-8"), str(path))], False)
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     """Return every import in the package."""
     return [found for path in sorted(PACKAGE.rglob("*.py")) for found in imports(path)]
