@@ -104,7 +104,8 @@ def test_what_killable_shows_is_the_function_alone(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as failed:
         fail()
     # With a grace, which `killable` has not, the stack comes on a busy machine too.
-    with ProcessExecutor(1, timeout=1.0, grace=support.TIMEOUT) as executor:
+    # Preloaded, or else the limit may end in the import.
+    with ProcessExecutor(1, timeout=1.0, grace=support.TIMEOUT, preload=("tests.killables",)) as executor:
         hung = executor.submit(call_wrapped, killables.hang_or_add, (str(tmp_path / "told"),), {})
         stack = hung.wait_record(support.TIMEOUT).stack or ""
     assert "in hang_or_add" in stack
