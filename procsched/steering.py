@@ -20,6 +20,7 @@ from procsched._core.checks import (
     member_of,
 )
 from procsched._core.models import DEFAULT_RETRY, MisfirePolicy, Outcome, Priority, Task
+from procsched._core.planning import check_schedule
 from procsched.clock import SystemClock, real_seconds
 from procsched.errors import ProcschedError, StoreError, StoreInUseError, TaskNotFoundError, ValidationError
 from procsched.stores.database import Database
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Any, Final, Never, Self
 
+    from procsched._core.limits import Limits
     from procsched._core.models import ExecutionRecord, RetryPolicy, ScheduledTask
     from procsched.protocols import Schedule
 
@@ -203,6 +205,7 @@ class StoreClient:
         misfire: MisfirePolicy = MisfirePolicy.RUN_ONCE,
         max_catch_up: int = 100,
         on_exhausted: str = "dead_letter",
+        limits: Limits | None = None,
         capture_output: bool = False,
         key: str | None = None,
         replace: bool = False,
@@ -225,9 +228,10 @@ class StoreClient:
             options.refuse_unknown(unknown, options.TASK_OPTIONS, "schedule")
         check_text("name", name)
         options.check_action(action)
+        check_schedule(schedule)
         named = {} if kwargs is None else options.checked_kwargs(kwargs)
         hard, soft, seconds = options.checked_times(timeout, soft_timeout, grace)
-        options.check_rest(retry, on_exhausted, max_catch_up, None, capture_output)
+        options.check_rest(retry, on_exhausted, max_catch_up, limits, capture_output)
         check_flag("replace", replace)
         if key is not None:
             check_text("key", key)
@@ -235,7 +239,7 @@ class StoreClient:
         settings = Task(
             "", name, action, options.checked_priority(priority), retry, hard, soft_timeout=soft, grace=seconds,
             misfire=member_of(MisfirePolicy, "misfire", misfire), max_catch_up=max_catch_up, on_exhausted=on_exhausted,
-            capture_output=capture_output,
+            limits=limits, capture_output=capture_output,
         )  # fmt: skip
         request = {
             "v": VERSION,

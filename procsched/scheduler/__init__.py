@@ -485,7 +485,7 @@ class Scheduler(Served):
         from procsched._core.limits import check_limits
 
         check_limits("limits", limits, trees_known=_system.offers("proc"))
-        if not getattr(self.pool, "holds_limits", False):
+        if not (self._visiting or getattr(self.pool, "holds_limits", False)):
             raise ValidationError(
                 f"limits cannot be held by a {type(self.pool).__name__}: what runs in this process has its memory in "
                 "common with it; use Scheduler(pool=ProcessPool(...))"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -20,11 +22,16 @@ import pytest
 from procsched import (
     NO_RETRY,
     FixedRate,
+    Limits,
+    MisfirePolicy,
     OneTime,
     Outcome,
+    Priority,
+    RetryPolicy,
     Scheduler,
     SchedulerStateError,
     SqlTaskStore,
+    StoreClient,
     StoreError,
     StoreInUseError,
     TaskNotFoundError,
@@ -36,6 +43,7 @@ from procsched.cli.__main__ import main
 from procsched.stores import door, lease
 from tests import owner, postgres, stored, support
 from tests.process.test_idle import context_switches, threads_of_ours, watch_idle
+from tests.unit.scheduling import Foreign
 
 S = TaskStatus
 
@@ -327,7 +335,75 @@ def test_scheduling_from_outside(url: str) -> None:
         assert client.task(ids[0]).task.timeout == 50
         assert client.schedule("nightly", sum, OneTime(0), key="nightly") == client.tasks()[0].id
         with pytest.raises(ValidationError, match="cannot be stored"):
-            client.schedule("t", sum, support.Deadline())  # type: ignore[arg-type]
+            client.schedule("t", sum, Foreign(0.0))
+
+
+OPTIONS: dict[str, Any] = {  # each other than its default
+    "priority": Priority.HIGH,
+    "retry": RetryPolicy(7, 2.0, 3.0, 40.0, jitter=0.5),
+    "timeout": 50.0,
+    "args": (1000,),
+    "kwargs": {"a": [1.5, None]},
+    "soft_timeout": 40.0,
+    "grace": 2.0,
+    "misfire": MisfirePolicy.CATCH_UP,
+    "max_catch_up": 9,
+    "on_exhausted": "continue",
+    "limits": Limits(result=10),
+    "capture_output": True,
+    "key": "k",
+    "replace": True,
+}
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_no_option_of_a_task_is_lost_on_the_way(url: str, lives: bool) -> None:
+    """Each option of `Scheduler.schedule` is one of the client's, too, with its default, and is held: also stored."""
+    there, here = (inspect.signature(each.schedule).parameters for each in (Scheduler, StoreClient))
+    assert list(there) == list(here)
+    assert [each.default for each in there.values()] == [each.default for each in here.values()]
+    assert ["self", "name", "action", "schedule", *OPTIONS, "unknown"] == list(there)
+    with scheduler_on(url) as scheduler:
+        first = scheduler.schedule("first", stored.nothing, OneTime(4e9), key="k")
+        client = connect(url)
+        if lives:
+            task_id, large = send_two(client)
+    if not lives:
+        task_id, large = send_two(client)
+    with scheduler_on(url) as scheduler:
+        task = scheduler.task(task_id).task
+        for name, value in OPTIONS.items():
+            if name != "replace":
+                assert getattr(task, name) == value, name
+        assert scheduler.task(first.id).status is S.CANCELLED
+        assert scheduler.wait_idle(support.TIMEOUT)
+        (record,) = scheduler.history(large)
+        assert (record.outcome, record.limit) == (Outcome.LIMIT_EXCEEDED, "result=10")
+
+
+def send_two(client: StoreClient) -> tuple[str, str]:
+    """Schedule one task with all options, and one that exceeds its limit."""
+    limits = Limits(result=10)
+    large = client.schedule("large", math.factorial, OneTime(0), retry=NO_RETRY, args=(1000,), limits=limits)
+    return client.schedule("t", stored.nothing, OneTime(4e9), **OPTIONS), large
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"limits": 3}, "limits must be Limits"),
+        ({"schedule": "* * * * *"}, r"use CronSchedule\('\* \* \* \* \*'\)"),
+        ({"schedule": 60}, "use OneTime, After"),
+    ],
+)
+def test_what_is_wrong_is_said_to_who_schedules_from_outside(
+    file: str, options: dict[str, Any], words: str
+) -> None:
+    """As `Scheduler.schedule` says it: before anything is sent."""
+    with scheduler_on(file) as scheduler:
+        for where in (scheduler, connect(file)):
+            with pytest.raises(ValidationError, match=words):
+                where.schedule(**{"name": "t", "action": stored.nothing, "schedule": OneTime(4e9), **options})
 
 
 def test_a_run_is_ended_from_outside(file: str, tmp_path: Path) -> None:
