@@ -107,15 +107,56 @@ class Engine(Restoring):
         self, task: Task, schedule: Schedule, kind: int, steady: bool, payload: Any, first: float, now: float
     ) -> Entry:
         """Register a task whose first slot is `first`; both it and `now` are on the schedule's line."""
-        handle = ScheduledTask(task, schedule)
-        entry = Entry(handle, payload, kind, steady, first)
+        entry = Entry(ScheduledTask(task, schedule), payload, kind, steady, first)
         entry.owed = first <= now + ROUNDING
+        return self._register(entry, now + self.timeline.offset if steady else now)
+
+    def replace(
+        self,
+        old: Entry,
+        same: bool,
+        wall: float,
+        line: float,
+        new: tuple[Task, Schedule, int, bool, Any, float, float],
+    ) -> Entry:
+        """Register a task in the place of `old`, which is cancelled; a live run of that goes on.
+
+        It stays paused where that was. With the same schedule it waits for the slot that `old` waits for, on the same
+        grid, also where that slot has passed; where a run of `old` goes on, or is not done with, for its first one.
+
+        Args:
+            same: whether both have the same schedule.
+            new: as for `add`.
+        """
+        task, schedule, kind, steady, payload, first, now = new
+        entry = Entry(ScheduledTask(task, schedule), payload, kind, steady, first)
+        entry.owed = first <= now + ROUNDING
+        scheduled, paused = old.status is SCHEDULED, old.status is PAUSED
+        if same and old.live is None and old.ended is None and (scheduled or paused):
+            entry.slot, entry.dealt, entry.anchor, entry.backlog = (
+                old.slot,
+                old.dealt,
+                old.anchor,
+                old.backlog,
+            )
+            entry.stands_for = old.stands_for
+            entry.owed = old.owed or (scheduled and self._waits_for_worker(old, wall, line))
+        paused = paused and not old.held  # not by us, for its code could not be loaded
+        self.cancel(old, wall)
+        self.release_key(old)
+        return self._register(entry, wall, paused)
+
+    def _register(self, entry: Entry, wall: float, paused: bool = False) -> Entry:
+        task = entry.handle.task
         self.entries[task.id] = entry
         if task.key is not None:
             self.keys[task.key] = entry
-        self.enqueue(entry, steady, first)
-        self.tell(entry, now + self.timeline.offset if steady else now)
-        if self.wants_writes:
+        self.enqueue(entry, entry.steady, entry.slot)
+        self.tell(entry, wall)
+        if paused:  # with a single write: it is stored as nothing else before
+            self.withdraw(entry)
+            self.move(entry, TaskChange.PAUSE, wall)
+        elif self.wants_writes:
             self.write(entry)
         return entry
 

@@ -284,6 +284,10 @@ class Scheduler(Served):
             key: a stable name. While a task with the same key is kept, unless it was cancelled, this call
                 changes nothing and returns that task's handle; with `replace` it cancels that task (a live
                 run goes on) and takes its place.
+            replace: see `key`. The new task stays paused where the old one was; with an equal schedule it waits for the
+                slot that the old one waits for, also where that was missed: `misfire` decides. With another schedule,
+                and while a run of the old one goes on or waits for a retry, it begins with its first slot. Attempts
+                are counted anew.
         Raises:
             ValidationError: naming the parameter; nothing is registered. ScheduleError: the schedule has no
                 first slot, or failed.
@@ -320,11 +324,15 @@ class Scheduler(Served):
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:
             check_flag("replace", replace)
+        like = None
         if key is not None:
             check_text("key", key)
             kept = self._kept(key)
-            if kept is not None and not replace:
-                return kept
+            if kept is not None:
+                if not replace:
+                    return kept
+                if self._is_same(kept.schedule, schedule):
+                    like = kept
         try:
             if self._durable is None:
                 payload, stored = self.pool.pack(action, args, named or {}), None
@@ -361,9 +369,9 @@ class Scheduler(Served):
         new = (task, schedule, kind, steady, payload, first, now)
         if key is None:
             with self._lock:
-                handle = self._whole_locked(self._add_locked, None, new, stored, replace)
+                handle = self._whole_locked(self._add_locked, None, new, stored, replace, None)
         else:
-            add = functools.partial(self._add_locked, new=new, stored=stored, replace=replace)
+            add = functools.partial(self._add_locked, new=new, stored=stored, replace=replace, like=like)
             handle = self.recalled(functools.partial(self.engine.keys.get, key), add)
         if self._durable is not None:
             if replace and key is not None:
@@ -382,8 +390,13 @@ class Scheduler(Served):
         new: tuple[Task, Schedule, int, bool, Any, float, float],
         stored: tuple[StoredCall, str] | None,
         replace: bool,
+        like: ScheduledTask | None,
     ) -> ScheduledTask:
-        """Register a task, unless `old` keeps its place; return the handle of the one that is there now."""
+        """Register a task, unless `old` keeps its place; return the handle of the one that is there now.
+
+        Args:
+            like: the one that has the same schedule, so that the new one goes on where it stands; if that is `old`.
+        """
         self._require_open()
         engine = self.engine
         task_id = new[0].id
@@ -392,14 +405,31 @@ class Scheduler(Served):
         if old is not None:
             if not replace:
                 return old.handle
-            engine.cancel(old, self.clock.now())
-            engine.release_key(old)
+            moment = self._moment_locked()
         if stored is not None:
             assert self._durable is not None
             self._durable.calls[task_id] = stored
-        handle = engine.add(*new).handle
+        if old is None:
+            entry = engine.add(*new)
+        else:
+            entry = engine.replace(old, old.handle is like, *moment, new)
         self._hand_over_locked()
-        return handle
+        return entry.handle
+
+    def _is_same(self, old: Schedule, new: Schedule) -> bool:
+        """Return whether two schedules are the same, as far as they tell. With no lock held: they may be the user's."""
+        if type(old) is not type(new):
+            return False
+        try:
+            if old == new:
+                return True
+            if self._durable is None:
+                return False
+            from procsched.stores.codec import schedule_text
+
+            return schedule_text(old) == schedule_text(new)
+        except Exception:
+            return False  # what is wrong with the new one is said where it is stored
 
     def _pack_durable(
         self,

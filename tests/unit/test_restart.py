@@ -15,6 +15,7 @@ from procsched import (
     NO_RETRY,
     After,
     CronSchedule,
+    EventLog,
     FakeClock,
     FixedDelay,
     FixedRate,
@@ -551,6 +552,119 @@ def test_a_key_does_not_double_a_task(path: str) -> None:
     with simulated(path, clock) as (scheduler, clock, _log):
         assert [each.status for each in scheduler.tasks()] == [S.CANCELLED, S.SCHEDULED]
         assert scheduler.schedule("t", stored.nothing, FixedRate(30), key="k").id == other.id
+
+
+def before_start(path: str, clock: FakeClock) -> Scheduler:
+    """Return a scheduler as a program has it that schedules by key before it starts."""
+    return Scheduler(clock=clock, pool=InlinePool(), store=SqlTaskStore(f"sqlite:///{path}"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected", "missed"),
+    [
+        (MisfirePolicy.RUN_ONCE, [240.0, 300.0], [3, 0]),
+        (MisfirePolicy.SKIP, [300.0], [0]),
+        (MisfirePolicy.CATCH_UP, [60.0, 120.0, 180.0, 240.0, 300.0], [0, 0, 0, 0, 0]),
+    ],
+)
+def test_what_takes_the_place_of_a_task_has_its_missed_slots(
+    path: str, policy: MisfirePolicy, expected: list[float], missed: list[int]
+) -> None:
+    """With the same schedule, as without `replace`; the policy is the new one's, and the grid the old one's."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(60, start_delay=60), key="k")
+    clock.advance(250)
+    scheduler = before_start(path, clock)
+    rate = FixedRate(60, start_delay=60)
+    task = scheduler.schedule("t", stored.nothing, rate, misfire=policy, key="k", replace=True)
+    with scheduler:
+        assert scheduler.wait_idle(support.TIMEOUT)
+        clock.advance(50)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert offsets(task.history) == expected
+        assert [record.missed for record in task.history] == missed
+        scheduler.engine.check()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_takes_the_place_of_a_task_waits_for_its_slot(path: str, schedule: Any) -> None:
+    """A schedule of each kind; and what is not the same begins anew."""
+    with simulated(path) as (scheduler, clock, _log):
+        due = scheduler.schedule("t", stored.nothing, schedule, key="k").next_run_at
+    clock.advance(50)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        for _ in range(2):
+            task = scheduler.schedule("t", stored.nothing, schedule, key="k", replace=True)
+            assert task.next_run_at == due
+        task = scheduler.schedule("t", stored.nothing, After(7), key="k", replace=True)
+        assert task.next_run_at == START + 57
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.task(task.id).next_run_at == START + 57
+
+
+def test_a_one_time_task_that_was_missed_runs_in_its_new_form(path: str, tmp_path: Path) -> None:
+    """Its only slot passed while nothing ran."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.fail, OneTime(START + 60), key="k")
+    clock.advance(250)
+    scheduler = before_start(path, clock)
+    skipped = scheduler.schedule(
+        "t", stored.nothing, OneTime(START + 60), misfire=MisfirePolicy.SKIP, key="k", replace=True
+    )
+    scheduler.schedule(
+        "t", stored.note, OneTime(START + 60), args=(str(tmp_path / "n"),), key="k", replace=True
+    )
+    with scheduler:
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert (tmp_path / "n").exists()
+        assert skipped.status is S.CANCELLED
+
+
+@pytest.mark.parametrize("schedule", [FixedRate(60, start_delay=60), CronSchedule("0 0 * * *")])
+def test_what_takes_the_place_of_a_paused_task_is_paused(path: str, schedule: Any) -> None:
+    """Also over a further start, and with another schedule; when it is resumed it goes on."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.pause(scheduler.schedule("t", stored.nothing, FixedRate(60, start_delay=60), key="k"))
+    clock.advance(250)
+    scheduler, log = before_start(path, clock), EventLog()
+    scheduler.add_listener(log)
+    task_id = scheduler.schedule("t", stored.nothing, schedule, key="k", replace=True).id
+    scheduler.shutdown()
+    assert [event.status for event in log.events if event.task_id == task_id] == [S.SCHEDULED, S.PAUSED]
+    with simulated(path, clock) as (scheduler, clock, _log):
+        task = scheduler.task(task_id)
+        assert task.status is S.PAUSED
+        assert task.next_run_at == (START + 60 if isinstance(schedule, FixedRate) else START + 6400)
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert [record.missed for record in task.history] == ([3] if isinstance(schedule, FixedRate) else [])
+
+
+def test_what_takes_the_place_of_a_task_in_flight_begins_with_its_first_slot(path: str) -> None:
+    """So it is where a retry waits: the attempts are the new one's."""
+    with simulated(path) as (scheduler, clock, _log):
+        rate = FixedRate(60)
+        old = scheduler.schedule(
+            "t", stored.fail, rate, retry=RetryPolicy(3, 600.0, max_backoff=600.0), key="k"
+        )
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert old.status is S.RETRYING
+        clock.advance(10)
+        new = scheduler.schedule("t", stored.nothing, rate, key="k", replace=True)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert (old.status, offsets(new.history)) == (S.CANCELLED, [10.0])
+
+
+def test_a_task_whose_code_was_missing_goes_on_in_its_new_form(path: str) -> None:
+    """It was paused by nobody, and owed its only slot."""
+    with simulated(path) as (scheduler, clock, _log):
+        old = scheduler.schedule("t", stored.refuse_to_load, OneTime(START + 1), key="k")
+        clock.advance(1)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert old.status is S.PAUSED
+        new = scheduler.schedule("t", stored.nothing, OneTime(START + 1), key="k", replace=True)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert new.status is S.SUCCEEDED
 
 
 def test_ids_go_on(path: str) -> None:
