@@ -14,6 +14,7 @@ STOP = {signal.SIGINT, signal.SIGTERM}
 def live(directory: Path, serve: bool) -> None:
     if serve:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # before the scheduler starts: its threads inherit it
+    what = (f"{directory}/backup", "gztar", f"{directory}/data")
     with Scheduler(workers=2, store=SqlTaskStore(f"sqlite:///{directory}/jobs.db")) as scheduler:
         # The same at every start: by its key the task that is there already is found. Its function is in a module, so
         # the store keeps its name; your own belongs into one, too.
@@ -21,7 +22,7 @@ def live(directory: Path, serve: bool) -> None:
             "backup",
             shutil.make_archive,
             CronSchedule("30 3 * * *", tz="Europe/Berlin"),
-            args=(f"{directory}/backup", "gztar", f"{directory}/data"),
+            args=what,
             retry=RetryPolicy(max_attempts=3, initial_backoff=60),
             timeout=3600,
             key="backup",
@@ -31,7 +32,7 @@ def live(directory: Path, serve: bool) -> None:
             signal.sigwait(STOP)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)  # a second one ends the program at once
         else:
-            now = scheduler.schedule("backup now", shutil.make_archive, OneTime(0), args=task.task.args)
+            now = scheduler.schedule("backup now", shutil.make_archive, OneTime(0), args=what)
             print(scheduler.wait(now).outcome, "and", len(scheduler.history()), "records so far")
     # Leaving the block has waited for what ran, up to 30 seconds.
 

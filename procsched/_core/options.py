@@ -33,6 +33,15 @@ _SHORT: Final = frozenset({*TASK_OPTIONS, "name", "retries"})  # those of `sched
 _PRIORITIES: Final = tuple(Priority)
 
 
+class StoredArguments:
+    """Stands for arguments that a store keeps as a pickle: they are opened where the task runs, and nowhere else."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<arguments in the store, which are opened in a worker only>"
+
+
 def check_action(action: object) -> None:
     """Refuse what cannot be called."""
     if not callable(action):
@@ -56,6 +65,7 @@ def checked_args(args: object) -> tuple[Any, ...]:
         return args
     if isinstance(args, (tuple, list)):
         return tuple(args)
+    _refuse_stored("args", args)
     raise ValidationError(
         f"args must be a tuple or a list, not {type(args).__name__} {args!r}: write (value,)"
     )
@@ -65,10 +75,19 @@ def checked_kwargs(kwargs: object) -> dict[str, Any]:
     """Return a copy of keyword arguments; an empty one for None."""
     if kwargs is None:
         return {}
+    _refuse_stored("kwargs", kwargs)
     keys = getattr(kwargs, "keys", None)
     if keys is None or not all(isinstance(key, str) for key in keys()):
         raise ValidationError(f"kwargs must be a mapping with names as keys, or None, not {kwargs!r}")
     return dict(kwargs)  # type: ignore[call-overload,no-any-return]
+
+
+def _refuse_stored(name: str, value: object) -> None:
+    if isinstance(value, StoredArguments):
+        raise ValidationError(
+            f"{name} are those of a task from the store, which keeps them as a pickle that is not opened here: give "
+            "the values themselves, as your program gave them then"
+        )
 
 
 def check_retry(retry: object) -> None:

@@ -15,6 +15,7 @@ import math
 import sys
 
 from procsched import _byvalue
+from procsched._core.options import StoredArguments
 from procsched.child.stored import BLOB, JSON, PICKLE, REFERENCE, python_tag
 from procsched.stores.codec import writable
 
@@ -22,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
+_STORED: Final = StoredArguments()
 DEEPEST: Final = 20  # levels of lists and dictionaries that are looked at; what is deeper is pickled
 _PLAIN: Final = frozenset({type(None), bool, str})
 
@@ -49,7 +51,7 @@ class StoredCall:
         self.python = python
         self.pickler = pickler
         self._digest = self._description = ""
-        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._arguments: tuple[Any, Any] | None = None
 
     @property
     def parts(self) -> tuple[str, str, str, bytes, str, str]:
@@ -72,11 +74,14 @@ class StoredCall:
             self._description = f"{self.name} (pickled with {self.python}, cloudpickle {self.pickler})"
         return self._description
 
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as far as they can be read without unpickling; else none."""
+    def arguments(self) -> tuple[Any, Any]:
+        """Return positional and named arguments; what stands for both where they would have to be unpickled."""
         if self._arguments is None:
-            args, kwargs = json.loads(self.data) if self.form == JSON else ((), {})
-            self._arguments = tuple(args), kwargs
+            if self.form == JSON:
+                args, kwargs = json.loads(self.data)
+                self._arguments = tuple(args), kwargs
+            else:
+                self._arguments = _STORED, _STORED
         return self._arguments
 
 

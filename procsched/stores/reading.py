@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from procsched._core.entries import Entry
 from procsched._core.frozen import twin
 from procsched._core.models import Outcome, ScheduledTask, Task, TaskStatus
+from procsched._core.options import StoredArguments
 from procsched._core.planning import kind_of
 from procsched._core.positions import AFTER, Underway, require_record
 from procsched.errors import StoreError
@@ -200,15 +201,13 @@ class _TaskReader:
         return found
 
 
-def _arguments_of(call: StoredCall | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments_of(call: StoredCall | None) -> tuple[Any, Any]:
     """Return the arguments as far as they can be shown. Where a call runs it is said what is wrong with them."""
-    if call is None:
-        return (), {}
     try:
-        args, kwargs = call.arguments()
+        args, kwargs = ((), {}) if call is None else call.arguments()
     except Exception:
         return (), {}
-    return (args, kwargs) if isinstance(kwargs, dict) else ((), {})
+    return (args, kwargs) if isinstance(kwargs, (dict, StoredArguments)) else ((), {})
 
 
 _TEXTS, _COUNTS, _TIMES = frozenset({str}), frozenset({int}), frozenset({float})

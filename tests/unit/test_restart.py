@@ -30,6 +30,7 @@ from procsched import (
     SchedulerStateError,
     SqlTaskStore,
     TaskStatus,
+    ValidationError,
 )
 from procsched.scheduler import earlier
 from tests import stored, support
@@ -124,6 +125,29 @@ def test_a_task_comes_back_as_it_was(path: str, schedule: object) -> None:
         for name in (*(set(type(first.task).__slots__) - {"action", "kwargs"}),):
             assert getattr(again.task, name) == getattr(first.task, name), name
         assert (again.status, again.next_run_at, again.attempt) == (S.SCHEDULED, first.next_run_at, 0)
+
+
+@pytest.mark.parametrize(
+    ("action", "args"), [(stored.nothing, (1, "x")), (stored.nothing, ((1, 2),)), (lambda x: x, (1,))]
+)
+def test_arguments_are_shown_or_said_to_be_stored(path: str, action: Any, args: tuple[Any, ...]) -> None:
+    """Plain data is what it was; what is pickled is not opened, and what stands for it is no empty tuple."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", action, After(DAY), args=args, kwargs={})
+        scheduler.schedule("named", action, After(DAY), args=args, kwargs={"a": {1}})
+    with simulated(path, clock) as (scheduler, _clock, _log):
+        first, named = (each.task for each in scheduler.tasks())
+        shown = [named.args, named.kwargs]
+        if args == (1, "x"):
+            assert (first.args, first.kwargs) == (args, None)
+        else:
+            shown += [first.args, first.kwargs]
+        for each in shown:
+            assert repr(each) == "<arguments in the store, which are opened in a worker only>"
+            assert repr(pickle.loads(pickle.dumps(each))) == repr(each)
+            for name in ("args", "kwargs"):
+                with pytest.raises(ValidationError, match=f"^{name} are those of a task from the store"):
+                    scheduler.schedule("again", stored.nothing, After(DAY), **{name: each})
 
 
 def test_it_runs_after_the_restart(path: str, tmp_path: Path) -> None:
