@@ -283,7 +283,7 @@ class Scheduler(Served):
             capture_output: keep the end of stdout and stderr in `record.output`.
             key: a stable name. While a task with the same key is kept, unless it was cancelled, this call
                 changes nothing and returns that task's handle; with `replace` it cancels that task (a live
-                run goes on) and takes its place.
+                run goes on) and takes its place. A warning names, once a key, what is given otherwise than it is kept.
             replace: see `key`. The new task stays paused where the old one was; with an equal schedule it waits for the
                 slot that the old one waits for, also where that was missed: `misfire` decides. With another schedule,
                 and while a run of the old one goes on or waits for a retry, it begins with its first slot. Attempts
@@ -329,9 +329,19 @@ class Scheduler(Served):
             check_text("key", key)
             kept = self._kept(key)
             if kept is not None:
+                same = self._is_same(kept.schedule, schedule)
                 if not replace:
+                    given = {
+                        "name": name, "priority": priority, "retry": retry, "timeout": hard, "soft_timeout": soft,
+                        "grace": seconds, "misfire": misfire, "max_catch_up": max_catch_up,
+                        "on_exhausted": on_exhausted, "limits": limits, "capture_output": capture_output,
+                    }  # fmt: skip
+                    if not same and (kind != OTHER or self._durable is not None):
+                        given["schedule"] = schedule
+                    if kind != ONCE or not kept.status.is_terminal:  # what is over stays so
+                        self._note_changed(kept, self._comparable(kept, action, args, named), given)
                     return kept
-                if self._is_same(kept.schedule, schedule):
+                if same:
                     like = kept
         try:
             if self._durable is None:
@@ -415,6 +425,22 @@ class Scheduler(Served):
             entry = engine.replace(old, old.handle is like, *moment, new)
         self._hand_over_locked()
         return entry.handle
+
+    @staticmethod
+    def _comparable(
+        kept: ScheduledTask, action: Any, args: tuple[Any, ...], named: dict[str, Any] | None
+    ) -> StoredCall | None:
+        """Return the stored form of a call, where a task from the store can be compared with that."""
+        if callable(kept.task.action):
+            return None
+        if type(action) is SentCall:
+            return action.call
+        from procsched.stores.payloads import store_call
+
+        try:
+            return store_call(action, args, named or {})
+        except TaskSerializationError:
+            return None  # this call changes nothing
 
     def _is_same(self, old: Schedule, new: Schedule) -> bool:
         """Return whether two schedules are the same, as far as they tell. With no lock held: they may be the user's."""

@@ -11,7 +11,7 @@ import threading
 
 from procsched._core.entries import CANCELLED, SUCCEEDED
 from procsched._core.models import Task
-from procsched._core.options import check_confined
+from procsched._core.options import StoredArguments, check_confined
 from procsched._core.planning import ONCE
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, StoreError, TaskSerializationError, ValidationError
@@ -20,7 +20,7 @@ from procsched.scheduler.driver import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from procsched._core.entries import Entry
@@ -45,6 +45,9 @@ class RestartingDriver(ClosingDriver):
         # so that a signal handler can tell that it has interrupted just that.
         self._load_lock = threading.RLock()
         self._loads = False  # guarded by _load_lock
+        self._told_changed: set[str] = (
+            set()
+        )  # keys of which it was said that the program gives something else
         # Names of recurring tasks without a key that an earlier life has left.
         self._unkeyed: set[str] = set()
 
@@ -168,6 +171,34 @@ class RestartingDriver(ClosingDriver):
                 'meant to be the same, give it a key=, and cancel the other ("procsched ps" shows it)'
             )
             self._inside.call(say, logging.WARNING, text, task.id, task.name)
+
+    def _note_changed(self, kept: ScheduledTask, call: StoredCall | None, given: Mapping[str, Any]) -> None:
+        """Say, once a key, that a task is not what the program gives for its key by now.
+
+        Args:
+            call: what is given as action and arguments, in the form in which it would be stored; None where these need
+                not be compared.
+            given: what else, by its names in `Task`, and "schedule" where that is another one.
+        """
+        task = kept.task
+        changed = [
+            name for name, value in given.items() if name == "schedule" or getattr(task, name) != value
+        ]
+        if call is not None and call.describe() != task.action:
+            changed.append("action")
+        elif call is not None:
+            args, kwargs = call.arguments()
+            opened = not isinstance(task.args, StoredArguments)
+            if opened and (args, kwargs or None) != (task.args, task.kwargs or None):
+                changed.append("args or kwargs")
+        assert task.key is not None
+        if changed and task.key not in self._told_changed:
+            self._told_changed.add(task.key)
+            text = (
+                "task %s (%s) stays as it is, for its key %r is there already: what was given now has another %s. "
+                "Give replace=True where the new one is to take its place"
+            )
+            self._inside.call(say, logging.WARNING, text, task.id, task.name, task.key, ", ".join(changed))
 
     def _serve_others(self) -> None:
         """Have requests of other processes answered."""

@@ -578,6 +578,51 @@ def test_a_key_does_not_double_a_task(path: str) -> None:
         assert scheduler.schedule("t", stored.nothing, FixedRate(30), key="k").id == other.id
 
 
+GIVEN: dict[str, Any] = {"name": "t", "action": stored.nothing, "schedule": FixedRate(60), "args": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({}, None),
+        ({"args": [1], "kwargs": {}, "priority": 1, "timeout": None}, None),
+        ({"schedule": FixedRate(30)}, "schedule"),
+        ({"schedule": CronSchedule("* * * * *"), "timeout": 5}, "timeout, schedule"),
+        ({"action": stored.fail}, "action"),
+        ({"action": lambda *_: None}, "action"),
+        ({"args": (2,)}, "args or kwargs"),
+        ({"kwargs": {"a": 1}}, "args or kwargs"),
+        ({"name": "u", "retry": NO_RETRY, "misfire": MisfirePolicy.SKIP}, "name, retry, misfire"),
+        ({"schedule": FixedRate(30), "replace": True}, None),
+    ],
+)
+def test_a_key_whose_task_is_given_otherwise_is_told(
+    path: str, other: dict[str, Any], named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in the life of a program: with what differs, and the remedy."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule(**GIVEN, key="k")
+        scheduler.schedule(**{**GIVEN, "args": ({1},)}, key="pickled")
+    with simulated(path, clock) as (scheduler, _clock, _log):
+        for _ in range(2):
+            scheduler.schedule(**{**GIVEN, **other}, key="k")
+            scheduler.schedule(**{**GIVEN, "args": ({2},)}, key="pickled")  # nobody can tell
+    said = [each for each in caplog.messages if "stays as it is, for" in each]
+    assert len(said) == (named is not None)
+    if named is not None:
+        assert "task task-1 (t) stays as it is, for its key 'k'" in said[0]
+        assert f"has another {named}. Give replace=True" in said[0]
+
+
+def test_what_is_over_is_not_compared(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A program may give an instant of its own start for what is to be done once."""
+    for start in range(2):
+        with simulated(path, FakeClock(START + start)) as (scheduler, clock, _log):
+            scheduler.schedule("t", stored.nothing, OneTime(clock.now()), key="k")
+            assert scheduler.wait_idle(support.TIMEOUT)
+    assert caplog.messages == []
+
+
 def before_start(path: str, clock: FakeClock) -> Scheduler:
     """Return a scheduler as a program has it that schedules by key before it starts."""
     return Scheduler(clock=clock, pool=InlinePool(), store=SqlTaskStore(f"sqlite:///{path}"))
