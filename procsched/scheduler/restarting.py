@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from procsched._core.entries import Entry
+    from procsched._core.limits import Limits
     from procsched._core.models import ExecutionRecord, Outcome, ScheduledTask
     from procsched.scheduler.earlier import EarlierRecords
     from procsched.stores.changes import Loaded
@@ -107,6 +108,10 @@ class RestartingDriver(ClosingDriver):
             if found is None:
                 found = made[id(call)] = self._made_of(call)
             entry.payload, reason = found
+            if reason is None and handle.task.limits is not None:
+                reason = self._reason_against_limits(handle.task.limits)
+                if reason is not None:  # without them it must not run
+                    entry.payload = self._payload_of(None, reason)
             if reason is not None and not entry.status.is_terminal:
                 handle.unloadable = reason
             if reason is not None or self.engine.is_unreadable(entry):
@@ -240,6 +245,16 @@ class RestartingDriver(ClosingDriver):
 
         parts = (NOTHING, reason, "", b"", "", "") if call is None else call.parts
         return self.pool.pack(run_stored, parts, {})
+
+    def _reason_against_limits(self, limits: Limits) -> str | None:
+        try:
+            self._check_limits(limits)
+        except ValidationError as error:
+            return str(error)
+        return None
+
+    def _check_limits(self, limits: Limits) -> None:
+        """Refuse limits that nothing would hold."""
 
     def _learn_ids(self, ids: Iterable[str]) -> None:
         """Hear which ids must not be given again."""

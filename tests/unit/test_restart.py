@@ -20,21 +20,24 @@ from procsched import (
     FixedDelay,
     FixedRate,
     InlinePool,
+    Limits,
     MisfirePolicy,
     OneTime,
     Outcome,
     OverrunPolicy,
+    ProcessPool,
     RetryPolicy,
     ScheduledTask,
     Scheduler,
     SchedulerStateError,
     SqlTaskStore,
     TaskStatus,
+    ThreadPool,
     ValidationError,
 )
 from procsched.scheduler import earlier
 from tests import stored, support
-from tests.stored import simulated
+from tests.stored import FileStore, simulated
 from tests.unit.scheduling import SCHEDULES, START, offsets
 
 S = TaskStatus
@@ -167,6 +170,32 @@ def test_it_runs_after_the_restart(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_has_limits_does_not_run_where_nothing_holds_them(tmp_path: Path, plain: bool) -> None:
+    """It is kept, with the reason, and runs with a pool that does."""
+
+    def store() -> Any:
+        return FileStore(tmp_path) if plain else SqlTaskStore(f"sqlite:///{tmp_path}/jobs.db")
+
+    notes, pool = tmp_path / "notes", ProcessPool(1)
+    with_limits = Scheduler(store=store(), pool=pool)
+    due = with_limits.schedule(
+        "t", stored.note, OneTime(0), args=(str(notes), "ran"), limits=Limits(output=9), retry=NO_RETRY
+    )
+    with_limits.shutdown(drain=False)
+    with Scheduler(store=store(), pool=ThreadPool(1)) as scheduler:
+        assert scheduler.wait_idle(support.TIMEOUT)
+        (record,) = scheduler.history(due.id)
+        assert "limits cannot be held by a ThreadPool" in (record.error or "")
+        assert "limits cannot be held by a ThreadPool" in (scheduler.task(due.id).unloadable or "")
+        assert scheduler.task(due.id).status is S.PAUSED
+        assert not notes.exists()
+    with Scheduler(store=store(), pool=ProcessPool(1, preload=("tests.stored",))) as scheduler:
+        scheduler.resume(due.id)  # a plain store does not say who has paused it
+        assert scheduler.wait_idle(support.TIMEOUT)
+        assert notes.exists()
+
+
 def test_a_period_longer_than_a_life_has_its_runs(path: str) -> None:
     """Each 10 h, of a program that is started anew each 9 h for nearly five days (taskiq 328)."""
     clock = FakeClock(START)
