@@ -133,7 +133,7 @@ class StoreClient:
         for each in self.tasks():
             if each.task.id == id:
                 return each
-        raise TaskNotFoundError(f"no task has the id {id!r} in {self.url}")
+        raise TaskNotFoundError(f"no task has the id {id!r} in {self.url}{self._meant_by(id)}")
 
     def rows(self, task: str | None = None) -> list[dict[str, Any]]:
         """Return the tasks as plain data, by the names of the table's columns, with `outcome` and `error` of the newest
@@ -254,7 +254,23 @@ class StoreClient:
         return str(self._send(request)["task"])
 
     def _request(self, what: str, task: ScheduledTask | str, **more: Any) -> bool:
-        return bool(self._send({"v": VERSION, "what": what, "task": _id_of(task), **more})["changed"])
+        task_id = _id_of(task)
+        try:
+            return bool(self._send({"v": VERSION, "what": what, "task": task_id, **more})["changed"])
+        except TaskNotFoundError as error:
+            meant = self._meant_by(task_id)
+            if not meant:
+                raise
+            raise TaskNotFoundError(f"no task has the id {task_id!r}{meant}") from error
+
+    def _meant_by(self, word: str) -> str:
+        """Return what is to be said of a text that is no id, where it is the key or the name of some task."""
+        rows = self.rows()
+        for column in ("key", "name"):
+            ids = [str(row["id"]) for row in rows if row[column] == word]
+            if ids:
+                return f"; it is the {column} of {', '.join(ids[-5:])}: give the id"
+        return ""
 
     def _send(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have a request obeyed: by the scheduler that lives, or by ourselves.

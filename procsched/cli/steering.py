@@ -274,15 +274,7 @@ def _show(client: StoreClient, row: dict[str, Any], as_json: bool) -> int:
 
 
 def _history(client: StoreClient, arguments: argparse.Namespace) -> int:
-    task = None
-    if arguments.task is not None:
-        # A record outlives its task, so an id that is not there (any more) may have some.
-        rows = client.rows()
-        task = (
-            _find(rows, arguments.task)
-            if any(arguments.task in (row["id"], row["key"], row["name"]) for row in rows)
-            else arguments.task
-        )
+    task = None if arguments.task is None else _find_recorded(client, arguments.task)
     try:
         since = None if arguments.hours is None else timedelta(hours=arguments.hours)
     except (ValueError, OverflowError):
@@ -293,6 +285,15 @@ def _history(client: StoreClient, arguments: argparse.Namespace) -> int:
         return EXIT_OK
     _print_records(records, named=True)
     return EXIT_OK
+
+
+def _find_recorded(client: StoreClient, word: str) -> str:
+    """Return the id of a task as `_find` does, or an id that is not there any more: a record outlives its task."""
+    rows = client.rows()
+    known = any(word in (row["id"], row["key"], row["name"]) for row in rows)
+    if not known and client.history(word, limit=1):
+        return word
+    return _find(rows, word)
 
 
 def _print_records(records: Sequence[ExecutionRecord], named: bool) -> None:

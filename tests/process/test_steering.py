@@ -21,7 +21,9 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    FakeClock,
     FixedRate,
+    InlinePool,
     Limits,
     MisfirePolicy,
     OneTime,
@@ -714,6 +716,42 @@ def test_a_task_may_be_named_as_ps_names_it(file: str, command: Callable[..., tu
         with pytest.raises(SystemExit) as refused:
             command("history", "--outcome", "bogus")
         assert refused.value.code == 2
+
+
+def test_a_history_of_nobody_is_none(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
+    """It is refused, as by `show`; a task that is forgotten has its records, and one that never ran has none."""
+    pool = InlinePool()
+    with Scheduler(store=SqlTaskStore(file), keep_finished=0, pool=pool, clock=FakeClock()) as scheduler:
+        gone = scheduler.schedule("gone", stored.nothing, OneTime(0), retry=NO_RETRY).id
+        assert scheduler.wait_idle(support.TIMEOUT)
+        scheduler.schedule("idle", stored.nothing, FixedRate(1e6, start_delay=1e6))
+    for word in ("history", "show"):
+        code, out, err = command(word, "nosuch")
+        assert (code, out) == (2, "")
+        assert "no task has the id, the key or the name 'nosuch'" in err
+    code, out, _err = command("history", gone)
+    assert (code, out.count(gone)) == (0, 1)
+    assert command("history", gone, "--outcome", "failed")[0] == 0
+    assert command("history", "idle")[0] == 0
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_key_for_an_id_is_told_from_nothing(file: str, lives: bool) -> None:
+    """What is wanted is an id; the error says whose key or name it is."""
+    scheduler = scheduler_on(file)
+    task = scheduler.schedule("n", stored.nothing, FixedRate(1e6, start_delay=1e6), key="k")
+    if not lives:
+        scheduler.shutdown()
+    client = connect(file)
+    for ask in (client.pause, client.resume, client.cancel, client.kill, client.revive, client.task):
+        for word, what in (("k", "key"), ("n", "name")):
+            with pytest.raises(
+                TaskNotFoundError, match=f"'{word}'.*; it is the {what} of {task.id}: give the id"
+            ):
+                ask(word)
+        with pytest.raises(TaskNotFoundError, match="no task has the id 'x'"):
+            ask("x")
+    scheduler.shutdown()
 
 
 def test_ps_says_that_the_scheduler_died(file: str, command: Callable[..., tuple[int, str, str]]) -> None:
