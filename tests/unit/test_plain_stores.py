@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import pathlib
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -591,3 +595,29 @@ def test_a_snapshot_is_not_changed() -> None:
     assert entry.handle is not given
     assert (entry.slot, entry.anchor, entry.generation) == (START, START, 4)
     assert (underway.after, underway.retry_at) == ("retry", START + 9)
+
+
+def test_the_store_of_the_documentation_keeps_what_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task that cannot be pickled keeps no other out, and is told."""
+    text = (Path(__file__).parents[2] / "docs/pages/reference/store.md").read_text()
+    source = next(
+        each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "PickleFile" in each
+    )
+    names: dict[str, Any] = {"pathlib": pathlib, "pickle": pickle, "logging": logging}
+    exec(source, names)
+    for start in range(2):
+        scheduler = Scheduler(
+            clock=FakeClock(START), pool=InlinePool(), store=names["PickleFile"](tmp_path / "tasks")
+        )
+        assert [task.name for task in scheduler.tasks()] == ["kept", "kept, too"][: 2 * start]
+        scheduler.schedule("kept", stored.nothing, After(DAY), key="1")
+        if not start:
+            scheduler.schedule("left out", lambda: None, After(DAY))
+        scheduler.schedule("kept, too", stored.nothing, After(DAY), key="2")
+        scheduler.start()
+        assert scheduler.wait_idle(support.TIMEOUT)
+        scheduler.shutdown()
+    assert any("(left out) is not saved" in message for message in caplog.messages)
+    assert scheduler.stats().counters["changes_lost"] == 0
