@@ -20,6 +20,7 @@ from procsched._core.checks import (
     member_of,
 )
 from procsched._core.models import DEFAULT_RETRY, MisfirePolicy, Outcome, Priority, Task
+from procsched._core.names import check_names
 from procsched._core.planning import check_schedule
 from procsched.clock import SystemClock, real_seconds
 from procsched.errors import ProcschedError, StoreError, StoreInUseError, TaskNotFoundError, ValidationError
@@ -49,7 +50,11 @@ _KINDS: Final = {
 
 
 def connect(
-    url: str | None = None, *, timeout: float | timedelta = 15.0, allow_shared_file: bool = False
+    url: str | None = None,
+    *,
+    timeout: float | timedelta = 15.0,
+    allow_shared_file: bool = False,
+    **unknown: Never,
 ) -> StoreClient:
     """Return what looks at a store and steers the scheduler that has it, in whatever process that is.
 
@@ -60,6 +65,8 @@ def connect(
     Raises:
         ValidationError: naming the parameter. StoreError: there is no such store, or SQLAlchemy or psycopg is missing.
     """
+    if unknown:
+        check_names(unknown, ("url", "timeout", "allow_shared_file"), of="connect")
     if url is None:
         url = os.environ.get(VARIABLE)
         if not url:

@@ -16,6 +16,7 @@ import time
 from procsched import _forks, _identity, _places
 from procsched._core.checks import check_flag, finite_seconds, whole_number
 from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
+from procsched._core.names import check_names
 from procsched.errors import ProcschedError, StoreError, StoreInUseError
 from procsched.ids import LONGEST_NUMBER
 from procsched.stores import codec
@@ -28,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
-    from typing import Any, Final
+    from typing import Any, Final, Never
 
     from sqlalchemy import Connection, Engine
 
@@ -41,6 +42,15 @@ CHECK_EVERY: Final = 100  # records of a task, after which it is looked at wheth
 AGE_CHECK_SECONDS: Final = 60.0  # between looks for records that are too old
 MOST_ROWS: Final = (1 << 63) - 1  # that databases can count
 KNOWN_PAYLOADS: Final = 10_000  # ids of payloads that are remembered as written
+_OPTIONS: Final = (
+    "url",
+    "keep_results",
+    "keep_records",
+    "records_per_task",
+    "allow_shared_file",
+    "auto_migrate",
+    "standby",
+)
 
 _inherited: list[Connection] = []  # connections of a parent process, in a fork of it
 
@@ -77,7 +87,10 @@ class SqlTaskStore:
         allow_shared_file: bool = False,
         auto_migrate: bool | None = None,
         standby: bool = False,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            check_names(unknown, _OPTIONS, of="SqlTaskStore")
         check_flag("keep_results", keep_results)
         check_flag("standby", standby)
         check_flag("allow_shared_file", allow_shared_file)

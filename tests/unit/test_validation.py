@@ -25,10 +25,12 @@ from procsched import (
     RetryPolicy,
     Scheduler,
     SchedulerStateError,
+    SqlTaskStore,
     TaskNotFoundError,
     ThreadPool,
     UnknownOptionError,
     ValidationError,
+    connect,
 )
 from tests.unit.scheduling import START, simulated
 
@@ -233,6 +235,11 @@ def test_positional_order_and_words_are_taken() -> None:
             lambda _: CronSchedule("* * * * *", timezone="UTC"),
             "'timezone' of CronSchedule; did you mean 'tz'?",
         ),
+        (
+            lambda _: SqlTaskStore("sqlite:///x", auto_migrat=True),
+            "'auto_migrat' of SqlTaskStore; did you mean 'auto_migrate'?",
+        ),
+        (lambda _: connect("sqlite:///x", time=1), "'time' of connect; did you mean 'timeout'?"),
         (lambda _: Scheduler(timeout=2), "'timeout'; it belongs to a task: give it to schedule(...)"),
     ],
 )
