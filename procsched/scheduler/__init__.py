@@ -28,6 +28,7 @@ from procsched._core.models import (
     ShutdownReport,
     Task,
     TaskEvent,
+    TaskStatus,
 )
 from procsched._core.names import check_names
 from procsched._core.planning import ONCE, OTHER, check_schedule, kind_of, plan_first
@@ -324,7 +325,7 @@ class Scheduler(Served):
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:
             check_flag("replace", replace)
-        like = None
+        like = retrying = None
         if key is not None:
             check_text("key", key)
             kept = self._kept(key)
@@ -343,6 +344,7 @@ class Scheduler(Served):
                     return kept
                 if same:
                     like = kept
+                retrying = kept if kept.status is TaskStatus.RETRYING else None
         try:
             if self._durable is None:
                 payload, stored = self.pool.pack(action, args, named or {}), None
@@ -388,6 +390,8 @@ class Scheduler(Served):
                 self._require_stored("the task has taken the place of the one with its key")
             elif handle.task is task:
                 self._require_task_stored(handle)
+        if retrying is not None and handle.task is task:
+            self._note_dropped_retry(retrying, task)
         if self._unkeyed and key is None and kind != ONCE:
             self._note_twin(handle)
         if self._threadless and self._state == RUNNING:

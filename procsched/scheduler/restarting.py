@@ -177,6 +177,13 @@ class RestartingDriver(ClosingDriver):
             )
             self._inside.call(say, logging.WARNING, text, task.id, task.name)
 
+    def _note_dropped_retry(self, old: ScheduledTask, new: Task) -> None:
+        text = (
+            "task %s (%s) takes the place of %s, whose run waited for a further attempt: that is not made, "
+            "the new task begins with its first slot"
+        )
+        self._inside.call(say, logging.WARNING, text, new.id, new.name, old.task.id)
+
     def _note_changed(self, kept: ScheduledTask, call: StoredCall | None, given: Mapping[str, Any]) -> None:
         """Say, once a key, that a task is not what the program gives for its key by now.
 

@@ -738,8 +738,10 @@ def test_what_takes_the_place_of_a_paused_task_is_paused(path: str, schedule: An
         assert [record.missed for record in task.history] == ([3] if isinstance(schedule, FixedRate) else [])
 
 
-def test_what_takes_the_place_of_a_task_in_flight_begins_with_its_first_slot(path: str) -> None:
-    """So it is where a retry waits: the attempts are the new one's."""
+def test_what_takes_the_place_of_a_retry_begins_with_its_first_slot(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attempts are the new one's; that one of the old is not made is said."""
     with simulated(path) as (scheduler, clock, _log):
         rate = FixedRate(60)
         old = scheduler.schedule(
@@ -751,6 +753,10 @@ def test_what_takes_the_place_of_a_task_in_flight_begins_with_its_first_slot(pat
         new = scheduler.schedule("t", stored.nothing, rate, key="k", replace=True)
         assert scheduler.wait_idle(support.TIMEOUT)
         assert (old.status, offsets(new.history)) == (S.CANCELLED, [10.0])
+        scheduler.schedule("t", stored.nothing, rate, key="k", replace=True)
+    said = [message for message in caplog.messages if "takes the place of" in message]
+    assert len(said) == 1
+    assert f"task {new.id} (t) takes the place of {old.id}, " in said[0]
 
 
 def test_a_task_whose_code_was_missing_goes_on_in_its_new_form(path: str) -> None:
