@@ -166,7 +166,8 @@ def run(
         capture_output: keep what the call writes to stdout and stderr, and show the end of it with the error should
             the call not come back, instead of passing it on to those of this program. For a function that takes one
             of these options itself, use ``functools.partial``.
-        limits: what else it may use: memory, CPU time and others.
+        limits: what else it may use: memory, CPU time and others. With one of `output` that is captured, as with
+            `capture_output`.
         sandbox: run it as code that nobody trusts: `fn` is a `Source`, or a function that can be imported, its
             arguments and its result are plain data, and `timeout` must be given. Each call gets a process of its own;
             for its record, with output, CPU time and memory, use a `ProcessExecutor`.

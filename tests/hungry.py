@@ -157,6 +157,20 @@ def speak(size: int, times: int = 1) -> None:
         print("x" * (size - 1))
 
 
+def speak_twice(size: int) -> None:
+    speak(size, 2)
+
+
+def speak_and_fail(size: int) -> None:
+    speak(size)
+    raise ValueError("said enough")
+
+
+def speak_and_die(size: int) -> None:
+    speak(size)
+    os._exit(3)
+
+
 def speak_without_end() -> None:
     while True:
         os.write(1, b"x" * 1000)

@@ -37,7 +37,8 @@ class Limits:
         processes: how many there may be at once, the run's own included. Looked at fifty times a second.
         open_files: descriptors in each process, at least 16.
         file_size: bytes of each file that is written.
-        output: bytes written to stdout and stderr, which are captured then (see `capture_output`).
+        output: bytes written to stdout and stderr. To be counted they are captured, as with `capture_output`: the end
+            of them is in `record.output`, however the run ends, and they do not go to those of the program.
         result: bytes of the result, pickled.
     Raises:
         ValidationError: naming the field.

@@ -445,10 +445,13 @@ class Sender(Alarm):
 
     def captures(self, call: Call) -> bool:
         """Return whether the output of `call` is kept."""
-        if call.capture_output or self.pool.options.capture_output:
+        options = self.pool.options
+        if call.capture_output or options.capture_output:
             return True
-        watch = self.watch
-        return watch is not None and watch.call is call and watch.limits.output is not None
+        # What limits its output counts it, so it comes to us. Not asked of `watch`, which is done with the run before
+        # its output is taken.
+        limits, others = call.limits, options.limits
+        return bool((limits and limits.output is not None) or (others and others.output is not None))
 
 
 def import_path() -> list[str]:

@@ -117,6 +117,36 @@ def test_less_than_a_limit_harms_nobody(single: Bench, name: str) -> None:
     assert single.submit(hungry.pid_and_limits).result(support.TIMEOUT) == before
 
 
+SPEAKING = {
+    "returns": (hungry.speak, Outcome.SUCCEEDED),
+    "raises": (hungry.speak_and_fail, Outcome.FAILED),
+    "dies": (hungry.speak_and_die, Outcome.CRASHED),
+    "exceeds": (hungry.speak_twice, Outcome.LIMIT_EXCEEDED),
+}
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_output_that_is_limited_is_kept(single: Bench, name: str) -> None:
+    """However the run ends, for it goes nowhere else; and that of the next run goes where it should."""
+    function, outcome = SPEAKING[name]
+    record = ended(single, function, 1500, limits=Limits(output=2000))
+    assert record.outcome is outcome, record
+    assert record.output is not None
+    assert record.output.startswith("x" * 1499 + "\n")
+    assert not record.output_truncated
+    assert only_record(single.submit(hungry.soft_limits), Outcome.SUCCEEDED).output is None
+
+
+def test_output_that_a_pool_limits_is_kept(tmp_path: Path) -> None:
+    """By the pool itself, and by a task of a scheduler."""
+    with Scheduler(pool=ProcessPool(1, limits=Limits(output=2000))) as scheduler:
+        task = scheduler.schedule_after(hungry.speak, 0, args=(5,))
+        assert scheduler.wait(task, support.TIMEOUT).output == "xxxx\n"
+    with Scheduler(pool=ProcessPool(1)) as scheduler:
+        task = scheduler.schedule_after(hungry.speak, 0, args=(5,), limits=Limits(output=2000))
+        assert scheduler.wait(task, support.TIMEOUT).output == "xxxx\n"
+
+
 # --- the tree -----------------------------------------------------------------------------------------------
 
 
