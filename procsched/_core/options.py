@@ -124,6 +124,26 @@ def check_confined(
         )
 
 
+def check_unheld(soft_timeout: float | None, grace: float, capture_output: bool, pool: str) -> None:
+    """Refuse what nothing would do for a run in a thread of this process.
+
+    Args:
+        pool: name of the pool's class.
+    Raises:
+        ValidationError: naming the option.
+    """
+    ask = "a thread can neither be asked to stop nor ended"
+    for name, given, reason in (
+        ("soft_timeout", soft_timeout is not None, ask),
+        ("grace", grace > 0, ask),
+        ("capture_output", capture_output, "what a thread writes goes where this process writes"),
+    ):
+        if given:
+            raise ValidationError(
+                f"{name} cannot be kept by a {pool}: {reason}; leave it out, or use Scheduler(pool=ProcessPool(...))"
+            )
+
+
 def check_rest(
     retry: object, on_exhausted: object, max_catch_up: object, limits: object, capture_output: object
 ) -> None:

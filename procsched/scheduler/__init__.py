@@ -274,7 +274,8 @@ class Scheduler(Served):
             priority: which of two due tasks starts first.
             retry: how often a failed run is tried. In a sandbox `DEFAULT_RETRY` means no further try.
             timeout: seconds after which a run is ended; None for no limit.
-            soft_timeout: seconds after which it is asked to stop.
+            soft_timeout: seconds after which it is asked to stop. A `ThreadPool` can ask nobody, and refuses this and
+                `grace`, and `capture_output` as well.
             grace: seconds between asking a run to stop and ending it.
             misfire: what happens to slots that passed while paused, asleep or before the start.
             max_catch_up: how many passed slots may become runs of their own.
@@ -321,6 +322,8 @@ class Scheduler(Served):
                 retry = NO_RETRY
         if limits is not None:
             self._check_limits(limits)
+        if (soft is not None or seconds or capture_output) and getattr(self.pool, "strict", False):
+            options.check_unheld(soft, seconds, capture_output, type(self.pool).__name__)
         if retry.jitter:
             draw()  # what it imports is there then: when a run has failed, no descriptor may be left
         if replace is not False:

@@ -4,7 +4,8 @@
                           '--call--> "procsched-worker-N" --ended--> scheduler
     scheduler --pump--> InlinePool --next_call, the action itself, ended--> in the thread that pumps
 
-Neither can end a run: one that is too long is reported as TIMED_OUT when it is over, and `kill` says False.
+Neither can end a run: one that is too long is reported as TIMED_OUT when it is over, and `kill` says False. Nor can
+they ask one to stop, or keep what it prints.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class LocalPool:
     Attributes:
         inline: the pool runs calls in the thread that pumps it, so the scheduler chooses that thread.
         can_kill: False, so a shutdown does not wait for the end of what it cannot end.
+        strict: whether a task is refused the options that only a child process can keep: to be asked to stop, and to
+            have its output in its record.
         size: how many calls run at once.
     """
 
     inline = False
     can_kill = False
+    strict = False
     size: int
 
     def __init__(self) -> None:
@@ -167,6 +171,9 @@ class _Thread:
 class ThreadPool(LocalPool):
     """Runs calls in threads of this process: the classic, for actions that cannot be pickled.
 
+    A run that exceeds its `timeout` is TIMED_OUT once it is over. What a thread cannot do is refused where a task is
+    scheduled: `soft_timeout`, `grace`, `capture_output` and `limits`.
+
     Args:
         workers: threads at most; they start when they are needed. By default four more than CPUs, up to 32.
     Raises:
@@ -174,6 +181,8 @@ class ThreadPool(LocalPool):
     Thread safety: call from anywhere. The threads are daemons: a run that never ends does not keep the
     interpreter from exiting.
     """
+
+    strict = True
 
     def __init__(self, workers: int | None = None) -> None:
         super().__init__()
@@ -282,6 +291,10 @@ class InlinePool(LocalPool):
 
     Under a fake clock that is the thread that calls `advance`, `wait_idle`, `wake` or `schedule`, else the
     timer thread. An action may use the scheduler; what becomes due through it runs after it, never inside.
+
+    So that a program can be tested with the tasks that it has, `soft_timeout`, `grace` and `capture_output` are taken,
+    and have no effect: no run is asked to stop, and what it prints goes where the test prints. A run that exceeds its
+    `timeout` is TIMED_OUT once it is over. `limits` are refused.
 
     Thread safety: call from anywhere; while one thread runs calls, what others bring is run by it.
     """

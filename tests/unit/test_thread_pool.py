@@ -160,6 +160,33 @@ def test_number_of_threads_is_checked(workers: Any) -> None:
         ThreadPool(workers)
 
 
+UNKEPT = {"soft_timeout": 1.0, "grace": 0.5, "capture_output": True}
+
+
+@pytest.mark.parametrize("option", UNKEPT)
+def test_what_no_thread_can_do_is_refused(option: str) -> None:
+    """By name, with the way out, and nothing is registered; the same by default changes nothing."""
+    with Scheduler(pool=ThreadPool(1)) as scheduler:
+        with pytest.raises(
+            ValidationError, match=rf"^{option} cannot be kept by a ThreadPool: .*ProcessPool"
+        ):
+            scheduler.schedule("t", int, OneTime(0), **{option: UNKEPT[option]})
+        with pytest.raises(ValidationError, match=rf"^{option} cannot be kept by a ThreadPool"):
+            scheduler.schedule_after(int, 0, **{option: UNKEPT[option]})
+        assert scheduler.tasks() == []
+        task = scheduler.schedule(
+            "t", int, OneTime(0), timeout=60.0, soft_timeout=None, grace=0, capture_output=False
+        )
+        assert scheduler.wait(task, 5).ok
+
+
+def test_a_program_under_test_keeps_its_options() -> None:
+    """An inline pool takes what it has no use for, so that a test schedules as the program does."""
+    with Scheduler(clock=FakeClock(START), pool=InlinePool()) as scheduler:
+        task = scheduler.schedule("t", int, OneTime(START), timeout=60.0, **UNKEPT)
+        assert scheduler.wait(task, 5).ok
+
+
 def test_no_thread_left_is_a_crash_of_that_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system gives no thread, the attempt has a record that says so."""
     start = threading.Thread.start
