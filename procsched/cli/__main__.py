@@ -7,6 +7,7 @@ question is imported, so that ``procsched cron`` does not pay for what ``procsch
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ import procsched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Final
+    from typing import Any, Final, TextIO
 
 # The command did what it was asked to do, and what it found is as it should be.
 EXIT_OK: Final = 0
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with EXIT_USAGE for a wrong option, with EXIT_OK after ``--help`` and ``--version``.
     """
+    if argv is None:
+        _take_any_text(sys.stdout)
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         command = next((word for word in words if not word.startswith("-")), None)
@@ -79,6 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     return code
+
+
+def _take_any_text(stream: TextIO | None) -> None:
+    """Have a stream show what its encoding lacks as codes, as standard error does: names of tasks are any text."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def build_parser(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,17 @@ from pathlib import Path
 import pytest
 
 import procsched
-from procsched import ExecutionRecord, Outcome, RetryPolicy, ScheduledTask, Task
+from procsched import (
+    ExecutionRecord,
+    FakeClock,
+    InlinePool,
+    Outcome,
+    RetryPolicy,
+    ScheduledTask,
+    Scheduler,
+    SqlTaskStore,
+    Task,
+)
 from procsched.cli import __main__ as cli
 from procsched.cli import demo, demo_jobs, demo_report, demo_view, tables
 from procsched.cli.demo_cast import Act
@@ -229,6 +241,34 @@ def test_flaky_counts_outside_the_process(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             demo_jobs.flaky(file)
     assert demo_jobs.flaky(file) == "answered at try 3"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii:strict", "utf-8"])
+def test_any_name_is_shown_on_any_terminal(tmp_path: Path, encoding: str) -> None:
+    """What the encoding lacks comes as codes, and the rows behind it come as well; JSON is ASCII."""
+    pytest.importorskip("sqlalchemy")
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with Scheduler(pool=InlinePool(), clock=FakeClock(0.0), store=SqlTaskStore(url)) as scheduler:
+        for name in ("日本", "café", "last"):
+            scheduler.schedule(name, print, OneTime(1000.0))
+        scheduler.shutdown(drain=False)
+    said = {
+        as_json: subprocess.run(
+            [*PROCSCHED, "ps", "--store", url, *(["--json"] if as_json else [])],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            timeout=60,
+        )
+        for as_json in (False, True)
+    }
+    assert [done.stderr for done in said.values()] == [b"", b""]
+    assert [done.returncode for done in said.values()] == [0, 0]
+    table = said[False].stdout.decode(encoding.partition(":")[0])
+    assert "last" in table
+    assert ("日本" if encoding == "utf-8" else "\\u65e5\\u672c") in table
+    assert ("caf\\xe9" if encoding == "ascii:strict" else "café") in table
+    assert said[True].stdout.isascii()
+    assert {task["name"] for task in json.loads(said[True].stdout)} == {"日本", "café", "last"}
 
 
 # --- what it tells -------------------------------------------------------------------------------------
