@@ -39,7 +39,8 @@ class CronSchedule:
     Five fields (minute, hour, day-of-month, month, day-of-week), or six with the second first, or one of
     ``@hourly @daily @midnight @weekly @monthly @yearly @annually``. Fields take lists, ranges, steps
     (``a/s``: from a to the end of the field), JAN to DEC, SUN to SAT, 7 as Sunday, ``L``, ``LW``, ``5L`` and
-    ``FRI#2``. A day must match both day fields where either begins with ``*``, else one of them.
+    ``FRI#2``. A day must match both day fields where either begins with ``*``, else one of them. A step begins
+    anew with each hour (day, month, ...), so ``*/90 * * * *`` is hourly: for every 90 minutes there is `FixedRate`.
 
     When the zone's clock changes by up to three hours, a job whose minute or hour field begins with ``*``
     follows the wall: nothing in the gap, both passes of a repeated hour. Any other job runs once at the end
