@@ -1,8 +1,8 @@
 """`run` and `killable`: one call in a child that can be killed, without an executor of one's own.
 
 They share one small pool per process, made at the first call and gone at exit or by `shutdown_shared`. A call is to
-find the working directory and the environment of its moment, as with `subprocess.run`: when these have changed a new
-pool is made, and the old one ends after its last call.
+find the working directory and the environment of its moment, and write where the program then writes, as with
+`subprocess.run`: when these have changed a new pool is made, and the old one ends after its last call.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from procsched._core.limits import Limits
     from procsched.sandbox.policy import Sandbox
 
+    # Working directory, environment, and what stdout and stderr are.
+    Moment = tuple[str | None, dict[Any, Any], tuple[int, int] | None, tuple[int, int] | None]
     P = ParamSpec("P")
     R = TypeVar("R")
 
@@ -36,7 +38,7 @@ _RESTLESS = ("PYTEST_CURRENT_TEST",)
 _lock = threading.RLock()
 _executor: ProcessExecutor | None = None
 _owner = 0  # the process that made it: a fork makes its own
-_moment: tuple[str | None, dict[Any, Any]] = (None, {})  # where it was made
+_moment: Moment | None = None  # where it was made
 _retired: list[ProcessExecutor] = []  # made at other moments, and maybe not gone yet
 # Those for sandboxed calls, the one that was asked for last at the end. What they run finds nothing of this moment.
 _confined: dict[Sandbox, ProcessExecutor] = {}
@@ -95,8 +97,8 @@ def _shared() -> ProcessExecutor:
     return executor
 
 
-def _this_moment() -> tuple[str | None, dict[Any, Any]]:
-    """Return the working directory and the environment, in a form that is quickly compared."""
+def _this_moment() -> Moment:
+    """Return working directory, environment, stdout and stderr, in a form that is quickly compared."""
     try:
         directory = os.getcwd()
     except OSError:  # it was removed
@@ -106,7 +108,16 @@ def _this_moment() -> tuple[str | None, dict[Any, Any]]:
     for name in _RESTLESS:
         environment.pop(name, None)
         environment.pop(os.fsencode(name), None)
-    return directory, environment
+    return directory, environment, _file_of(1), _file_of(2)
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    """Return device and inode, which stay what they are while the pool has the file open; None where it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_there(executor: ProcessExecutor) -> bool:
@@ -154,11 +165,11 @@ def run(
 
     An exception that interrupts the waiting, such as KeyboardInterrupt, ends the call too.
 
-    The child has the working directory and the environment that the program has at the first call, or, when these
-    have changed since, at this one. It belongs to a small pool that all calls of `run` and `killable` share and that
-    stays until the program ends, or until `shutdown_shared`. So what one call leaves in its process may be seen by a
-    later one, as in any pool: imported modules and their state, environment variables, signal handlers. The working
-    directory, the umask and the signal mask are put back. After a module was edited and reloaded
+    The child has the working directory, the environment, stdout and stderr that the program has at the first call, or,
+    when these have changed since, at this one. It belongs to a small pool that all calls of `run` and `killable` share
+    and that stays until the program ends, or until `shutdown_shared`. So what one call leaves in its process may be
+    seen by a later one, as in any pool: imported modules and their state, environment variables, signal handlers. The
+    working directory, the umask and the signal mask are put back. After a module was edited and reloaded
     (`importlib.reload`), `shutdown_shared` makes the next call import it anew.
 
     Args:

@@ -279,6 +279,30 @@ def test_run_has_the_directory_and_environment_of_its_moment(
     assert set(support.children()) == before
 
 
+def test_run_writes_where_the_program_writes_at_its_moment(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where another file has taken the place of stdout or stderr the next call has it; else the pool stays."""
+    run(faults.say_and, "first", 0)
+    assert capfd.readouterr() == ("out first\n", "err first\n")
+    for descriptor in (1, 2):
+        saved = os.dup(descriptor)
+        with (tmp_path / str(descriptor)).open("w") as file:
+            os.dup2(file.fileno(), descriptor)
+        try:
+            run(faults.say_and, "second", 0)
+        finally:
+            os.dup2(saved, descriptor)
+            os.close(saved)
+    assert (tmp_path / "1").read_text() == "out second\n"
+    assert (tmp_path / "2").read_text() == "err second\n"
+    assert capfd.readouterr() == ("out second\n", "err second\n")
+    helper = psutil.Process(run(os.getpid)).ppid()
+    run(faults.say_and, "third", 0)
+    assert capfd.readouterr() == ("out third\n", "err third\n")
+    assert psutil.Process(run(os.getpid)).ppid() == helper
+
+
 def test_a_run_of_another_moment_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that is under way when the directory changes goes on, and shutdown_shared() waits for it too."""
     gate, told = tmp_path / "gate", tmp_path / "told"
