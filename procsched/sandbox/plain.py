@@ -1,7 +1,7 @@
 """Plain data as JSON: what it is, and how it is written. Pure.
 
-JSON data means None, True, False, int, float, str, list, dict with texts as keys; besides bytes, which travel as
-``{"$bytes": "<base64>"}``. A key of the user's that begins with "$" has another one put before it.
+JSON data means None, True, False, int, finite float, str, list, dict with texts as keys; besides bytes, which travel
+as ``{"$bytes": "<base64>"}``. A key of the user's that begins with "$" has another one put before it.
 
 The same code runs in the parent and in every sandboxed process. There it is on the way to each start, so it does
 without `json` and `re`, which take longer to import than all else together; what others wrote is read by `values.py`.
@@ -72,7 +72,7 @@ def _write(value: Any, depth: int, left: list[int], put: Callable[[str], None]) 
         put("true" if value else "false")
     elif kind is float:
         if value - value != 0.0:  # infinite, or not a number
-            raise _NotPlainError(f"is {value}, for which JSON has no word")
+            raise _NotPlainError(f"is {value}, for which JSON has no word; make it a text, or None")
         put(float.__repr__(value))
     elif kind is bytes:
         from binascii import b2a_base64  # here: most have no bytes

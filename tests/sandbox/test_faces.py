@@ -77,7 +77,14 @@ def test_a_job_that_shows_a_traceback_shows_its_lines(sandboxed: Sandboxed) -> N
         ("def attack(): return {1, 2}", "the result is of type set"),
         ("def attack(): return [(1,)]", "the result[0] is of type tuple"),
         ("def attack(): return {1: 2}", "the result has the key 1"),
-        ("def attack(): return float('nan')", "the result is nan"),
+        (
+            "def attack(): return float('nan')",
+            "the result is nan, for which JSON has no word; make it a text, or None",
+        ),
+        (
+            "def attack(): return [-1e999]",
+            "the result[0] is -inf, for which JSON has no word; make it a text",
+        ),
         ("def other(): pass", "the source defines no 'attack'"),
         ("def attack(: pass", "SyntaxError"),
         ("async def attack(): raise KeyError('x')", "KeyError"),
@@ -409,6 +416,8 @@ def test_arguments_that_are_no_data_are_refused() -> None:
     for value in (object(), {1}, math.inf, (1,), {1: 2}):
         with pytest.raises(TaskSerializationError, match=r"args\[0\]"):
             packing.pack(prepared, JOB, (value,), {})
+    with pytest.raises(TaskSerializationError, match="is nan, for which JSON has no word; make it a text"):
+        packing.pack(prepared, JOB, ([1.0, math.nan],), {})
     with pytest.raises(TaskSerializationError, match="kwargs"):
         packing.pack(prepared, JOB, (), {"x": object()})
     for action in (lambda: 1, "json.dumps", [].append, test_a_uid_is_given_once.__call__, object()):
