@@ -409,8 +409,9 @@ class Confined(Worker):
             and self.pid is not None
             and self.seen is None
         ):
-            # The kernel adds up what the tree has used only where each parent reaps its child; these die at once.
-            self.seen = _system.usage_below(self.pid)
+            # The kernel adds up what the tree has used only where each parent reaps its child; these die at once. What
+            # init and who reports have used is not the job's: that was its start.
+            self.seen = _system.usage_below(self.pid, starters=2)
         super().kill()
 
     def ending_of(self, call: Call, status: int, at: float, cpu: float, rss: int) -> Ending:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from procsched import Outcome
+from procsched import Outcome, _system
 from tests import faults, support
 from tests.pools import Bench, assert_reaped, only_record, told_pids
 
@@ -173,6 +175,28 @@ def test_a_worker_holds_its_own_ends_alone(tmp_path: Path) -> None:
             for future in futures:
                 only_record(future, Outcome.CRASHED)
         bench.assert_usable()
+
+
+@pytest.mark.needs("proc", "what a tree of processes uses is known")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the CPU clock of another process has a number of Linux's"
+)
+def test_what_is_used_below_a_process_is_exact() -> None:
+    """No tick of it is lost, however brief; and of those that only start others nothing counts."""
+    burn = "import time\nwhile time.process_time() < 0.0999: pass\nprint(time.process_time(), flush=True)\ninput()"
+    command = ["sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh", sys.executable, "-I", "-S", "-c", burn]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told = float(process.stdout.readline())
+        seconds, peak = _system.usage_below(process.pid, 0)
+        assert told <= seconds <= told + 0.1
+        assert peak > 1 << 20
+        seconds, more = _system.usage_below(process.pid, 1)
+        assert seconds == 0.0
+        assert more >= peak
+        process.stdin.write(b"\n")
+        process.stdin.close()
 
 
 def test_a_child_has_nothing_of_the_parent(bench: Bench) -> None:
