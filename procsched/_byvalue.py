@@ -5,6 +5,7 @@
 - It makes a class with ``__slots__`` anew without them, and then instances cannot go back to where the slots are.
 - A class that comes back to the process which defined it is that class, and cloudpickle would put the attributes of the
   copy in the place of its own: methods whose globals are no longer those of the script. Here it is left as it is.
+- It knows nothing of new types, `ParamSpec`, `TypeVarTuple`, type aliases, typed dicts and `functools.cached_property`.
 - What an initializer of the main script has set is there in the calls after it: see `child/initializing.py`, which is
   told here of the functions and classes that come.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 import types
 import weakref
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 _pickler: Any = None  # made at the first use, for cloudpickle takes thirty milliseconds to import
 _sent: weakref.WeakSet[type] = weakref.WeakSet()  # classes that went by value
 _received: weakref.WeakSet[type] = weakref.WeakSet()  # classes that came by value, and were not defined here
+# What `typing` has made, both ways: as with classes, what comes home is what went.
+_keys: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
+_by_key: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()
 
 # In a worker with an initializer that came by value. The first two are called with what came, the last with what goes
 # back to the parent and its state, and returns the state to send. `child/closures.py` asks for the first too.
@@ -90,7 +95,65 @@ def _reduce_weak_keys(weak: Any) -> Any:
     return type(weak), (dict(weak),)
 
 
+def _reduce_property(made: Any) -> Any:
+    """Reduce a `functools.cached_property` without its lock, which it has up to Python 3.11."""
+    return functools.cached_property, (made.func,), {"attrname": made.attrname, "__doc__": made.__doc__}
+
+
+def _reduce_typing(thing: Any) -> Any:
+    """Reduce what `typing` has pickled by name: so where a worker finds it under that, else anew."""
+    name, module = thing.__name__, thing.__module__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is thing:
+        return thing.__reduce__()
+    kind = type(thing).__name__
+    if kind == "NewType":
+        arguments: tuple[Any, ...] = (thing.__supertype__,)
+    elif kind == "ParamSpec":
+        arguments = (thing.__bound__, thing.__covariant__, thing.__contravariant__)
+    elif kind == "TypeAliasType":  # `type name = value`, from Python 3.12 on; it takes no weak reference
+        make: Any = type(thing)
+        alias = functools.partial(make, name, thing.__value__, type_params=thing.__type_params__)
+        return alias, ()
+    else:
+        arguments = ()
+    key = _keys.setdefault(thing, os.urandom(16))
+    _by_key[key] = thing
+    return _make_typing, (kind, name, module, key, arguments)
+
+
+def _make_typing(kind: str, name: str, module: str, key: bytes, arguments: tuple[Any, ...]) -> Any:
+    """Make what `typing` has anew, unless it is here: it has come home, or came before. Named in pickles."""
+    import typing
+
+    made = _by_key.get(key)
+    if made is not None:
+        return made
+    make: Any = getattr(typing, kind)
+    if kind == "ParamSpec":
+        bound, covariant, contravariant = arguments
+        made = make(name, bound=bound, covariant=covariant, contravariant=contravariant)
+    else:
+        made = make(name, *arguments)
+    made.__module__ = module
+    _keys[made] = key
+    _by_key[key] = made
+    return made
+
+
+def _fit_typing(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> tuple[Any, ...]:
+    """Return the arguments for making a typed dict anew; take out of the state what a named tuple makes itself."""
+    from typing import Generic
+
+    meta: Any = type(cls)
+    if meta.__name__ == "_TypedDictMeta":  # which refuses the bases that its classes have
+        return (functools.partial(type.__new__, meta), arguments[1], cls.__bases__, *arguments[3:])
+    if "_fields" in cls.__dict__ and {tuple, Generic} <= set(cls.__bases__):
+        state[0].pop("__class_getitem__", None)
+    return arguments
+
+
 def _make_pickler() -> Any:
+    import typing
     from collections import ChainMap
 
     import cloudpickle
@@ -102,12 +165,16 @@ def _make_pickler() -> Any:
         return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
     reduce_file = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
-    reducers = {
+    reducers: dict[Any, Any] = {
         types.CodeType: with_file_name,
         type(_nothing): _reduce_cached,
         io.TextIOWrapper: functools.partial(_reduce_file, reduce_file),
         weakref.WeakKeyDictionary: _reduce_weak_keys,
+        functools.cached_property: _reduce_property,
     }
+    for kind in ("NewType", "ParamSpec", "TypeVarTuple", "TypeAliasType"):
+        if hasattr(typing, kind):
+            reducers[getattr(typing, kind)] = _reduce_typing
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
@@ -116,7 +183,7 @@ def _make_pickler() -> Any:
         def reducer_override(self, obj: Any) -> Any:
             is_function = type(obj) is types.FunctionType
             if not is_function and not issubclass(type(obj), type):
-                return NotImplemented
+                return _reduce_own(obj, self.dispatch_table)
             reduced = super().reducer_override(obj)
             if type(reduced) is not tuple or len(reduced) != 6:  # by name
                 return reduced
@@ -127,10 +194,26 @@ def _make_pickler() -> Any:
                 return make, arguments, (set_state, state), None, None, set_function
             if "__slots__" in obj.__dict__:
                 _keep_slots(obj, arguments, state)
+            arguments = _fit_typing(obj, arguments, state)
             _sent.add(obj)
             return make, arguments, (set_state, state), None, None, set_class
 
     return Pickler
+
+
+def _reduce_own(obj: object, reducers: Any) -> Any:
+    """Refuse an object of the main script that goes by a name, which no worker knows, as a singleton may."""
+    kind: Any = type(obj)
+    if kind.__module__ != "__main__" or kind in reducers:
+        return NotImplemented
+    if kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__:
+        return NotImplemented
+    reduced = obj.__reduce_ex__(5)
+    if type(reduced) is str:
+        from pickle import PicklingError
+
+        raise PicklingError(f"it goes by its name in the main script, {reduced!r}, which no worker knows")
+    return reduced
 
 
 def _keep_slots(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> None:

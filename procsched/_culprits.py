@@ -106,4 +106,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(type(value), name) or name in getattr(value, "__dict__", ()):
             yield f".{name}", getattr(value, name)
     for name, part in getattr(value, "__dict__", {}).items():
-        yield f".{name}", part
+        if name not in ("__dict__", "__weakref__"):  # of a class: made with it anew
+            yield f".{name}", part
+    yield f" (its class {type(value).__qualname__!r})", type(value)  # of the main script, it goes too

@@ -149,6 +149,83 @@ def test_a_program_on_stdin(tmp_path: Path, body: str) -> None:
     assert_ran_once(tmp_path)
 
 
+TYPED = """\
+import enum, functools, sys
+from typing import *
+from procsched import run
+
+T = TypeVar("T")
+P = ParamSpec("P", bound=int)
+Ts = TypeVarTuple("Ts")
+Uid = NewType("Uid", int)
+
+class Row(TypedDict):
+    uid: Required[Uid]
+    more: NotRequired["Row"]
+
+class Wide(Row, total=False):
+    \'\'\'Has a name.\'\'\'
+    name: str
+
+class Box(TypedDict, Generic[T]):
+    it: T
+
+Odd = TypedDict("Odd", {"in": Uid, "x-y": Row}, total=False)
+
+class Pair(NamedTuple, Generic[T]):
+    left: T
+    right: int = 2
+
+class Lazy:
+    @functools.cached_property
+    def twice(self):
+        \'\'\'Twice two.\'\'\'
+        return 4
+
+class Colour(enum.Enum):
+    RED = 1
+    @functools.cached_property
+    def more(self):
+        return self.value + 1
+
+def same(uid: Uid, *rest: *Ts) -> Uid:
+    return uid
+
+def decorate(function: Callable[P, T]) -> Callable[P, T]:
+    return function
+
+def look(row: Row, wide: Wide, box: Box[int], odd: Odd, pair: Pair[int]):
+    assert Row.__annotations__["uid"] == Required[Uid] and Row.__required_keys__ == {"uid"}
+    assert (Wide.__required_keys__, Wide.__optional_keys__) == ({"uid"}, {"more", "name"})
+    assert (Wide.__total__, Wide.__doc__, Wide(uid=1)) == (False, "Has a name.", {"uid": 1})
+    assert Odd.__annotations__ == {"in": Uid, "x-y": Row} and Odd.__optional_keys__ == {"in", "x-y"}
+    assert Box.__parameters__ == (T,) and Pair[int](1) == (1, 2)
+    assert Uid.__supertype__ is int and Uid.__module__ == "__main__" and P.__bound__ is int
+    assert same.__annotations__["return"] is Uid
+    assert (Lazy().twice, Lazy.twice.__doc__, Colour.RED.more) == (4, "Twice two.", 2)
+    return row
+
+assert run(same, Uid(3)) == 3
+assert run(decorate, 5) == 5
+assert run(look, {"uid": 1}, {}, {}, {}, Pair(1)) == {"uid": 1}
+for value in (Uid, P, Ts, Row, Wide, Odd):
+    assert run(lambda: value) is value
+lazy = run(lambda lazy: lazy, Lazy())
+assert type(lazy) is Lazy and lazy.twice == 4
+assert run(lambda: same).__annotations__["uid"] is Uid
+if sys.version_info >= (3, 12):
+    exec("type Id = Uid | str\\nid: Id = 1")
+    assert run(lambda: Id.__value__) == Uid | str
+print("all is well")
+"""
+
+
+def test_what_typing_and_functools_give_travels(tmp_path: Path) -> None:
+    """Annotated code of a script works as it stands, and its types come back as themselves."""
+    (tmp_path / "typed.py").write_text(TYPED)
+    assert run_it(tmp_path, "typed.py") == "all is well\n"
+
+
 def test_a_thread_of_a_script_that_has_ended_may_submit(tmp_path: Path) -> None:
     """The main thread may be done while another still uses an executor."""
     script = """

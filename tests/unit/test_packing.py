@@ -88,6 +88,9 @@ class Holder:
         self.log = {"handle": [1, threading.Lock()]}
 
 
+WITH_A_LOCK = "import threading\nclass Mine:\n    lock = threading.Lock()\nvalue = Mine()"
+
+
 def closure_over(value: Any) -> Any:
     return lambda: value
 
@@ -102,6 +105,7 @@ def closure_over(value: Any) -> Any:
         (faults.identity, (), {"value": {"a": threading.Lock()}}, "kwargs['value']['a']", "lock"),
         (faults.identity, ([0, (1, threading.Lock())],), {}, "args[0][1][1]", "lock"),
         (faults.identity, (Holder(),), {}, "args[0].log['handle'][1]", "lock"),
+        (faults.identity, (in_main(WITH_A_LOCK, "value"),), {}, "args[0] (its class 'Mine').lock", "lock"),
         (closure_over(threading.Lock()), (), {}, "action (closure variable 'value')", "lock"),
         (functools.partial(faults.identity, threading.Lock()), (), {}, "action.args[0]", "lock"),
         (faults.identity, (faults.OnDump(ValueError),), {}, "args[0]", "OnDump"),
@@ -152,6 +156,20 @@ def test_a_function_with_dispatch_by_type_travels() -> None:
     function, args, _kwargs = pickle.loads(packing.pack(lambda value: tell(value), (2,), {}))
     assert function(*args) == "a number"
     assert function("2") == "something"
+
+
+@pytest.mark.parametrize("kind", ["by name", "by value"])
+def test_an_object_of_the_main_script_that_goes_by_name_is_refused(kind: str) -> None:
+    """No worker knows the names of the main script: what is pickled as one fails in the caller."""
+    named = "'ONE'" if kind == "by name" else "(One, ())"
+    one = in_main(f"class One:\n    def __reduce__(self):\n        return {named}\nONE = One()", "ONE")
+    if kind == "by value":
+        assert type(unpack(packing.pack(faults.identity, (one,), {}))).__name__ == "One"
+        return
+    with pytest.raises(TaskSerializationError, match=r"by its name in the main script, 'ONE'") as caught:
+        packing.pack(faults.identity, ([one],), {})
+    assert caught.value.path == "args[0][0]"
+    assert "put it into a module" in str(caught.value)
 
 
 class Hostile:
