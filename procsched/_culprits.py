@@ -33,14 +33,17 @@ def explain(
     if not path:
         return TaskSerializationError(f"the call cannot be {wanted}: {what}")
     kind = type(culprit).__qualname__
+    remedy = _remedy(culprit)
     return TaskSerializationError(
-        f"{path}, of type {kind}, cannot be {wanted}: {what}; {_remedy(culprit)}",
+        f"{path}, of type {kind}, cannot be {wanted}: {what}{remedy and '; '}{remedy}",
         path=path,
         type_name=kind,
     )
 
 
 def _remedy(culprit: Any) -> str:
+    if type(culprit).__module__ == "procsched" and _refuses(culprit):
+        return ""  # it has said so itself
     if isinstance(culprit, io.IOBase):
         return "pass its path, and open it inside the action"
     return (
@@ -59,6 +62,8 @@ def _find(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
         if _can(value):
             continue
         for _ in range(_DEPTH):
+            if _refuses(value):
+                return path, value
             for name, part in _parts(value):
                 looks += 1
                 if looks > _LOOKS:
@@ -78,6 +83,18 @@ def _can(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def _refuses(value: Any) -> bool:
+    """Return whether a class has a reduction of its own, and that raises: then it is not for what hangs below."""
+    kind: Any = type(value)
+    if kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__:
+        return False
+    try:
+        value.__reduce_ex__(5)
+    except Exception:
+        return True
+    return False
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

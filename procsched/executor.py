@@ -375,6 +375,11 @@ class ProcessExecutor(_Submitter, Executor):
 
         await aio.leave(self._core, kill=exc_type is not None and not issubclass(exc_type, Exception))
 
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "an executor stays in the process that made it: an action that needs one makes its own"
+        )
+
     def __repr__(self) -> str:
         return f"<ProcessExecutor of {self._core.pool.size} workers, {len(self._core.open)} calls open>"
 

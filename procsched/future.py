@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
-    from typing import Any, TypeVar
+    from typing import Any, Never, TypeVar
 
     from procsched._core.models import ExecutionRecord
     from procsched.workers.base import Ending
@@ -58,6 +58,9 @@ class ProcessFuture(Future["R"]):
         self._owner = owner
         self._name = name
         self._timeout = timeout
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a future stays in the process that made it: pass its result")
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

@@ -607,6 +607,11 @@ class Scheduler(Served):
             )
         return now, first
 
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a scheduler stays in the process that made it: call it there, from a listener or a run in a ThreadPool"
+        )
+
     def __repr__(self) -> str:
         words = ("new", "starting", "running", "closing", "closed")
         return f"<Scheduler {words[self._state]}, {len(self.engine.entries)} tasks>"

@@ -28,7 +28,7 @@ from procsched.workers.base import Ending
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Never
 
     from procsched.clock import FullClock
     from procsched.protocols import CallSource, Clock
@@ -74,6 +74,9 @@ class LocalPool:
     def pack(self, action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the call as it is: it runs in this process, on these very objects."""
         return action, args, kwargs
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a pool stays in the process that made it: what needs one makes its own")
 
     def start(self, source: CallSource, clock: Clock) -> None:
         """Begin to serve `source`. Once per pool."""

@@ -41,7 +41,7 @@ from procsched.workers.sending import MOST_SPARES, WorkerState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, TypeVar
 
     from procsched._core.limits import Limits
     from procsched._parts import Inspection
@@ -150,6 +150,9 @@ class ProcessPool(Booker):
 
             self._pack = managed.pack
         return self._pack(action, args, kwargs)
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a pool stays in the process that made it: what needs one makes its own")
 
     def start(self, source: CallSource, clock: Clock) -> None:
         """Begin to serve `source`: start the I/O thread, the helper and a first worker.

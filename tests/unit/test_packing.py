@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from procsched import TaskSerializationError
+from procsched import (
+    ProcessExecutor,
+    ProcessFuture,
+    ProcessPool,
+    Scheduler,
+    TaskSerializationError,
+    ThreadPool,
+)
 from procsched.child import references
 from procsched.stores.payloads import store_call
 from procsched.workers import packing
@@ -170,6 +177,40 @@ def test_an_object_of_the_main_script_that_goes_by_name_is_refused(kind: str) ->
         packing.pack(faults.identity, ([one],), {})
     assert caught.value.path == "args[0][0]"
     assert "put it into a module" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (
+            lambda: ProcessFuture(None, "", None),
+            "a future stays in the process that made it: pass its result",
+        ),
+        (lambda: ProcessExecutor(1), "an executor stays in the process that made it: an action"),
+        (lambda: Scheduler(1), "a scheduler stays in the process that made it: call it there"),
+        (lambda: ProcessPool(1), "a pool stays in the process that made it: what needs one"),
+        (lambda: ThreadPool(1), "a pool stays in the process that made it: what needs one"),
+    ],
+    ids=["future", "executor", "scheduler", "pool", "threads"],
+)
+def test_what_belongs_to_its_process_says_so(make: Any, remedy: str) -> None:
+    """Such an object is named itself, not a lock within it, and says what to do instead."""
+    thing = make()
+    try:
+        for call, path in (
+            ((faults.identity, ([thing],)), "args[0][0]"),
+            ((lambda: thing, ()), "action (closure"),
+        ):
+            with pytest.raises(TaskSerializationError) as caught:
+                packing.pack(*call, {})
+            assert caught.value.path is not None
+            assert caught.value.path.startswith(path)
+            assert caught.value.type_name == type(thing).__name__
+            assert remedy in str(caught.value)
+            assert "create it inside the action" not in str(caught.value)
+    finally:
+        if not isinstance(thing, ProcessFuture | ProcessPool | ThreadPool):
+            thing.shutdown()
 
 
 class Hostile:
