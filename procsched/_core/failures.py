@@ -34,6 +34,18 @@ def describe(exception: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def describe_schedule(exception: BaseException) -> str:
+    """Return the same of what a schedule has raised, with the method that did: ``"Mine.next_run raised ..."``."""
+    raised = exception.__traceback__
+    while raised is not None:
+        frame = raised.tb_frame
+        if frame.f_code.co_name in ("first_run", "next_run"):
+            owner = frame.f_code.co_qualname
+            return f"{owner} raised {describe(exception)}"
+        raised = raised.tb_next
+    return describe(exception)
+
+
 def type_name(exception: BaseException) -> str:
     """Return the name of the exception's type, for any type that a metaclass may have made."""
     try:

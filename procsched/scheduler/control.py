@@ -5,7 +5,7 @@ from __future__ import annotations
 from procsched._core import options
 from procsched._core.checks import check_flag, finite_seconds
 from procsched._core.entries import BY_CANCEL, BY_REQUEST, RESUME
-from procsched._core.failures import describe
+from procsched._core.failures import describe_schedule
 from procsched._core.models import Outcome, Stats, TaskStatus
 from procsched._interrupts import apart
 from procsched.errors import (
@@ -143,7 +143,7 @@ class Control(RestartingDriver):
         apart(lambda: settled.append(self._settle(question, plan, "")))
         if failure is not None:
             raise ScheduleError(
-                f"the task is not revived, its schedule failed: {describe(failure)}"
+                f"the task is not revived, its schedule failed: {describe_schedule(failure)}"
             ) from failure
         if not settled[0]:
             return None  # somebody else was quicker

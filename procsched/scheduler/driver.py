@@ -22,7 +22,7 @@ import time
 from collections import deque
 
 from procsched._core.entries import AFTER_LOSS, AFTER_RUN, LENT, RESUME
-from procsched._core.failures import describe
+from procsched._core.failures import describe, describe_schedule
 from procsched._core.models import Outcome, TaskStatus
 from procsched._interrupts import apart, owner_check
 from procsched._jitter import draw
@@ -130,6 +130,8 @@ class Driver:
         self._timer_stop = False  # guarded by _lock
         self._idle_gates: list[Gate] = []  # of wait_idle and shutdown; guarded by _lock
         self._unlogged: list[tuple[Entry | None, str]] = []  # guarded by _lock
+        # What schedules have raised, by what is said of it: for the log, until that has it. Single operations, atomic.
+        self._raised: dict[str, Exception] = {}
         self._problems: deque[str] = deque(maxlen=PROBLEMS)  # single operations, atomic
         self._unwatch: Any = None
         self._forked = False
@@ -280,7 +282,7 @@ class Driver:
                 task = entry.handle.task
                 fields = _fields(task.id, task.name)
                 words = "task %s (%s): %s", task.id, task.name, text
-                self._inside.call(say, logging.ERROR, *words, fields=fields)
+                self._inside.call(say, logging.ERROR, *words, error=self._raised.get(text), fields=fields)
                 self._note(f"task {task.id} ({task.name}): {text}")
 
     # --- the pool's side -------------------------------------------------------------------------------
@@ -524,16 +526,20 @@ class Driver:
         try:
             plan = self._inside.call(question.answer)
         except Exception as failure:
-            error = f"its schedule failed: {describe(failure)}"
+            error = f"its schedule failed: {describe_schedule(failure)}"
+            self._raised[error] = failure
         except BaseException:
             if question.why == RESUME or threading.current_thread() is threading.main_thread():
                 raise
             # No handler runs here: it is the schedule's own, and would come again.
             self._settle(question, None, "asking its schedule was interrupted")
             raise
-        apart(lambda: self._settle(question, plan, error))
-        if self._unlogged:
-            self._log_problems()
+        try:
+            apart(lambda: self._settle(question, plan, error))
+            if self._unlogged:
+                self._log_problems()
+        finally:
+            self._raised.pop(error, None)
 
     def _settle(self, question: Question, plan: Plan | None, error: str) -> bool:
         """Bring the engine an answer; False where it came too late.

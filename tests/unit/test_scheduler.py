@@ -408,6 +408,10 @@ def test_schedule_that_fails_takes_its_task_only(
         assert len(log.runs("t")) == 1
         assert text in caplog.text
         assert {record.task_id for record in caplog.records if "no idea" in record.message} <= {task.id}
+        if following is _raises:
+            assert "schedule failed: Foreign.next_run raised ValueError: no idea" in caplog.text
+            assert 'raise ValueError("no idea")' in caplog.text, "the log has the traceback"
+        assert not scheduler._raised
 
 
 def test_what_pool_and_scheduler_count_under_one_name_is_added_up() -> None:
