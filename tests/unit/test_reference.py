@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import procsched
+from procsched.child.current import CurrentRun
 from procsched.executor import _Submitter
 from procsched.scheduler.control import Control
 
@@ -24,6 +25,12 @@ def shown() -> dict[str, str]:
 def test_every_public_name_is_in_the_reference() -> None:
     """What can be imported is described on one of its pages."""
     assert sorted(set(procsched.__all__) - CONSTANTS - shown().keys()) == []
+
+
+def test_what_current_run_returns_is_in_the_reference() -> None:
+    """`CurrentRun` is no public name, but what it can do is for those who write actions."""
+    text = (PAGES / "scheduler.md").read_text(encoding="utf-8")
+    assert f"::: {CurrentRun.__module__}.{CurrentRun.__qualname__}\n" in text
 
 
 @pytest.mark.parametrize(("name", "base"), [("Scheduler", Control), ("ProcessExecutor", _Submitter)])
