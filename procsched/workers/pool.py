@@ -70,7 +70,7 @@ class ProcessPool(Booker):
         nice: added to their niceness, 0 to 19. None, the default, for 0, and with a sandbox for 10: where others keep
             all processors busy, a job gets about a tenth of one then.
         capture_output: keep the end of stdout and stderr of every call in `record.output`.
-        start_timeout: seconds that a worker may take to become ready.
+        start_timeout: seconds that a worker may take to become ready: `preload`, `initializer` and all.
         limits: what each call may use beside time; where the call has limits too, the tighter ones hold.
         sandbox: run code that nobody trusts: a `Source`, or a function that can be imported, with plain data as
             arguments and result. Each call gets a fresh process; `initializer`, `preload`, `env`, `cwd` and what limits

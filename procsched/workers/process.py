@@ -111,8 +111,13 @@ class Worker(Hearer):
         elif state is WorkerState.LEAVING:
             self.kill()
         elif state is WorkerState.STARTING:
-            limit = self.pool.options.start_timeout
-            failure = f"the worker could not start: not ready within {limit} s"
+            options = self.pool.options
+            given = {"preload=": options.preload, "initializer=": options.initializer}
+            slow = " or ".join([name for name, value in given.items() if value]) or "a busy machine"
+            failure = (
+                f"the worker could not start: not ready within {options.start_timeout} s; "
+                f"if {slow} takes longer, give a longer start_timeout="
+            )
             if self.pid is None:
                 self.fleet.on_helper_silent(failure)
             else:
