@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from procsched._core.checks import unix_seconds
+from procsched._core.checks import unix_seconds, whole_number
 from procsched._core.names import check_names
 from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules.base import slot_of
@@ -93,7 +93,7 @@ class CronSchedule:
             ScheduleError: `timestamp` is not finite or a naive datetime.
         Thread safety: pure, call from anywhere.
         """
-        start = _whole(timestamp) + 1
+        start = _whole("timestamp", timestamp) + 1
         # Behind the last year there is no match, before the first one the search begins with it.
         while True:
             offset = self._zone.offset(start)
@@ -113,8 +113,14 @@ class CronSchedule:
     def next_times(self, n: int, after: float | datetime) -> list[float]:
         """Return the first `n` due times strictly later than `after`, rising; fewer where the calendar ends.
 
-        Units, errors and thread safety as in `next_after`.
+        Units and thread safety as in `next_after`.
+
+        Raises:
+            ValidationError: `n` is no whole number of at least 0.
+            ScheduleError: `after` is not finite or a naive datetime.
         """
+        whole_number("n", n, 0)
+        _whole("after", after)  # refused under this name
         times: list[float] = []
         while len(times) < n:
             due = self.next_after(after)
@@ -153,7 +159,7 @@ class CronSchedule:
         """
         from procsched.schedules.zones import EARLIEST, LATEST
 
-        start, stop = max(_whole(after), EARLIEST) + 1, min(_whole(until), LATEST) + 1
+        start, stop = max(_whole("after", after), EARLIEST) + 1, min(_whole("until", until), LATEST) + 1
         if stop <= start:
             return [], 0
         rule = self._rule
@@ -236,9 +242,9 @@ def _rebuilt(expression: str, tz: str) -> CronSchedule:
     return CronSchedule(expression, tz=tz)
 
 
-def _whole(value: float | datetime) -> int:
-    """Return the whole UNIX second at or before `value`."""
+def _whole(name: str, value: float | datetime) -> int:
+    """Return the whole UNIX second at or before `value`, the argument `name`."""
     try:
-        return math.floor(unix_seconds("timestamp", value))
+        return math.floor(unix_seconds(name, value))
     except ValidationError as error:
         raise ScheduleError(str(error)) from None

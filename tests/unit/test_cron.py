@@ -17,7 +17,7 @@ import pytest
 
 from procsched._core.models import ExecutionRecord
 from procsched.cli import cron as command
-from procsched.errors import ScheduleError
+from procsched.errors import ScheduleError, ValidationError
 from procsched.schedules import CronSchedule
 from tests.unit.counting import steps
 
@@ -483,6 +483,29 @@ def test_what_is_no_instant_is_refused(timestamp):
     for ask in (schedule.next_after, schedule.first_run, lambda t: schedule.passed(0.0, t, 1)):
         with pytest.raises(ScheduleError):
             ask(timestamp)
+
+
+@pytest.mark.parametrize("n", ["3", -1, 2.0, True, None])
+def test_how_many_times_is_a_whole_number(n):
+    """What is no number of due times is refused by name, and none at all is a number too."""
+    schedule = CronSchedule("* * * * *")
+    with pytest.raises(ValidationError, match=r"^n must be a whole number of at least 0, not"):
+        schedule.next_times(n, after=0)
+    assert schedule.next_times(0, after=0) == []
+
+
+@pytest.mark.parametrize("moment", [math.nan, "now", datetime(2026, 1, 1)])
+def test_a_wrong_instant_has_the_name_of_its_parameter(moment):
+    """The error names the argument that was given, not that of a method below it."""
+    schedule = CronSchedule("* * * * *")
+    for name, ask in (
+        ("timestamp", lambda: schedule.next_after(moment)),
+        ("after", lambda: schedule.next_times(0, after=moment)),
+        ("after", lambda: schedule.passed(moment, 0, 1)),
+        ("until", lambda: schedule.passed(0, moment, 1)),
+    ):
+        with pytest.raises(ScheduleError, match=f"^{name} "):
+            ask()
 
 
 @pytest.mark.parametrize("zone", ["UTC", BERLIN, APIA])
