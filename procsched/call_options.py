@@ -73,12 +73,12 @@ class Options:
         for name, value in changes.items():
             if value is UNSET:
                 continue
-            if name in _NAMES:
+            if name in OPTIONS:
                 setattr(made, name, value)
             elif name == "sandbox":
                 refuse_sandbox(value)
             else:
-                check_names((name,), _NAMES)
+                check_names((name,), OPTIONS)
         made._check()
         return made
 
@@ -119,4 +119,4 @@ class Options:
         return limited or self.retry.max_attempts > 1
 
 
-_NAMES = tuple(name for name in Options.__slots__ if name != "confined")
+OPTIONS = tuple(name for name in Options.__slots__ if name != "confined")

@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 
 from procsched._core.checks import finite_seconds
 from procsched._core.models import NO_RETRY, Priority, RetryPolicy
-from procsched._core.names import check_names
-from procsched.call_options import UNSET, Options
+from procsched._core.names import check_names, name_after
+from procsched.call_options import OPTIONS, UNSET, Options
 from procsched.calls import Core
 from procsched.errors import ValidationError
 
@@ -117,6 +117,7 @@ class _Submitter:
         buffersize: int | None = None,
         return_exceptions: bool = False,
         progress: bool | Callable[[int, int | None], object] | None = None,
+        **unknown: Never,
     ) -> Iterator[Any]:
         """Return an iterator over the results of ``fn`` applied to the items, in their order.
 
@@ -141,6 +142,11 @@ class _Submitter:
                 iterator as well, where it has more to send.
         Thread safety: the iterator is for one thread at a time.
         """
+        if unknown:
+            known = ("timeout", "chunksize", "buffersize", "return_exceptions", "progress")
+            own = next((name for name in unknown if name in OPTIONS), None)
+            hint = "" if own is None else f"as an option of each item it is options({own}=...).map(fn, ...); "
+            check_names(unknown, known, of="map", hint=hint)
         from procsched import mapping  # here, so that the import of an executor stays quick
 
         return mapping.start(
@@ -382,6 +388,9 @@ class ProcessExecutor(_Submitter, Executor):
 
     def __repr__(self) -> str:
         return f"<ProcessExecutor of {self._core.pool.size} workers, {len(self._core.open)} calls open>"
+
+
+name_after(ProcessExecutor)
 
 
 class ExecutorView(_Submitter):

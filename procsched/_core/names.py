@@ -1,6 +1,8 @@
-"""Refusing names of options that nobody has, with the nearest that somebody has. Pure."""
+"""Refusing names of options that nobody has, with the nearest that somebody has, and names in such errors. Pure."""
 
 from __future__ import annotations
+
+from types import FunctionType
 
 from procsched.errors import UnknownOptionError
 
@@ -30,6 +32,20 @@ _ADVICE = {
 }
 # Those of a task, where somebody asks a scheduler or a pool for them.
 _OF_A_TASK = frozenset({"timeout", "soft_timeout", "grace", "retry", "retries", "priority"})
+
+
+def name_after(public: type) -> None:
+    """Name the methods that a public class has from its layers after it: Python names them in errors of a wrong call.
+
+    Their module too, so that a function is found under its name.
+    """
+    for layer in public.__mro__[1:]:
+        if not layer.__module__.startswith("procsched."):
+            continue
+        for name, method in vars(layer).items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                method.__qualname__ = f"{public.__qualname__}.{name}"
+                method.__module__ = public.__module__
 
 
 def check_names(given: Iterable[str], known: Sequence[str], *, of: str = "", hint: str = "") -> None:

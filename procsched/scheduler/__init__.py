@@ -30,7 +30,7 @@ from procsched._core.models import (
     TaskEvent,
     TaskStatus,
 )
-from procsched._core.names import check_names
+from procsched._core.names import check_names, name_after
 from procsched._core.planning import ONCE, OTHER, check_schedule, kind_of, plan_first
 from procsched._jitter import draw
 from procsched.errors import (
@@ -616,6 +616,8 @@ class Scheduler(Served):
         words = ("new", "starting", "running", "closing", "closed")
         return f"<Scheduler {words[self._state]}, {len(self.engine.entries)} tasks>"
 
+
+name_after(Scheduler)
 
 _OWN_OPTIONS = (
     "workers",

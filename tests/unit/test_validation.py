@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -240,6 +241,11 @@ def test_positional_order_and_words_are_taken() -> None:
             "'auto_migrat' of SqlTaskStore; did you mean 'auto_migrate'?",
         ),
         (lambda _: connect("sqlite:///x", time=1), "'time' of connect; did you mean 'timeout'?"),
+        (lambda _: ProcessExecutor(1).map(len, [], progres=1), "'progres' of map; did you mean 'progress'?"),
+        (
+            lambda _: ProcessExecutor(1).map(len, [], retry=NO_RETRY),
+            "'retry' of map; as an option of each item it is options(retry=...).map(fn, ...)",
+        ),
         (lambda _: Scheduler(timeout=2), "'timeout'; it belongs to a task: give it to schedule(...)"),
     ],
 )
@@ -251,6 +257,24 @@ def test_an_unknown_option_is_named_with_what_was_meant(call: Callable[[Schedule
         assert isinstance(caught.value, TypeError)  # as any unknown keyword
         assert isinstance(caught.value, ValidationError)
         assert scheduler.tasks() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda s: s.tasks(status=1), "Scheduler.tasks()"),
+        (lambda s: s.cancel(), "Scheduler.cancel()"),
+        (lambda s: s.wait_idle(1, 2), "Scheduler.wait_idle()"),
+        (lambda _: ProcessExecutor(1).map(), "ProcessExecutor.map()"),
+        (lambda _: ProcessExecutor(1).submit(), "ProcessExecutor.submit()"),
+    ],
+)
+def test_an_error_of_a_wrong_call_names_the_public_class(call: Callable[[Scheduler], Any], name: str) -> None:
+    """That a class is made in layers is no business of its users."""
+    with simulated() as (scheduler, _, _log):
+        with pytest.raises(TypeError, match=re.escape(name)):
+            call(scheduler)
+    assert pickle.loads(pickle.dumps(Scheduler.tasks)) is Scheduler.tasks
 
 
 @pytest.mark.parametrize(
