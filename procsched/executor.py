@@ -200,6 +200,40 @@ class _Submitter:
         options = self._options if timeout is UNSET else self._options.replace(timeout=timeout)
         return await aio.run(self._core, options, fn, args, kwargs)
 
+    def options(
+        self,
+        *,
+        timeout: float | None = UNSET,
+        soft_timeout: float | None = UNSET,
+        grace: float = UNSET,
+        priority: Priority = UNSET,
+        retry: RetryPolicy = UNSET,
+        limits: Limits | None = UNSET,
+        name: str = UNSET,
+        capture_output: bool = UNSET,
+        **unknown: Never,
+    ) -> ExecutorView:
+        """Return a view of the executor whose `submit`, `map` and `run` use these settings; None means no limit.
+
+        The others are as they are here: those of the executor, or of the view whose `options` this is. The executor's
+        own `limits` hold beside those that are given here.
+
+        Raises:
+            ValidationError: naming the option.
+        """
+        changed = self._options.replace(
+            timeout=timeout,
+            soft_timeout=soft_timeout,
+            grace=grace,
+            priority=priority,
+            retry=retry,
+            limits=limits,
+            name=name,
+            capture_output=capture_output,
+            **unknown,
+        )
+        return ExecutorView(self, changed)
+
 
 class ProcessExecutor(_Submitter, Executor):
     """Runs calls in child processes that can be stopped; a drop-in for `ProcessPoolExecutor`.
@@ -282,39 +316,6 @@ class ProcessExecutor(_Submitter, Executor):
         self._finalizer = weakref.finalize(self, self._core.shutdown, wait=False, cancel=False)
         self._finalizer.atexit = False
 
-    def options(
-        self,
-        *,
-        timeout: float | None = UNSET,
-        soft_timeout: float | None = UNSET,
-        grace: float = UNSET,
-        priority: Priority = UNSET,
-        retry: RetryPolicy = UNSET,
-        limits: Limits | None = UNSET,
-        name: str = UNSET,
-        capture_output: bool = UNSET,
-        **unknown: Never,
-    ) -> ExecutorView:
-        """Return a view of this executor whose `submit`, `map` and `run` use these settings; None means no limit.
-
-        The executor's own `limits` hold beside those that are given here.
-
-        Raises:
-            ValidationError: naming the option.
-        """
-        changed = self._options.replace(
-            timeout=timeout,
-            soft_timeout=soft_timeout,
-            grace=grace,
-            priority=priority,
-            retry=retry,
-            limits=limits,
-            name=name,
-            capture_output=capture_output,
-            **unknown,
-        )
-        return ExecutorView(self, changed)
-
     def sandbox_report(self) -> Report | None:
         """Return what keeps each promise of the sandbox here, and which were given up; None without a sandbox."""
         return self._core.pool.sandbox_report()
@@ -396,7 +397,8 @@ name_after(ProcessExecutor)
 class ExecutorView(_Submitter):
     """An executor with other settings for its calls: see `ProcessExecutor.options`."""
 
-    def __init__(self, executor: ProcessExecutor, options: Options) -> None:
-        self._executor = executor  # it would finish if nobody referred to it
+    def __init__(self, executor: _Submitter, options: Options) -> None:
+        # It would finish if nobody referred to it.
+        self._executor: _Submitter = executor._executor if isinstance(executor, ExecutorView) else executor
         self._core = executor._core
         self._options = options

@@ -200,6 +200,10 @@ def test_options_make_a_view_and_change_nothing(single: Bench) -> None:
     """options() applies to the view alone, and None means no limit."""
     executor = ProcessExecutor(1, timeout=0.3)
     try:
+        view = executor.options(timeout=None, name="first").options(name="second")
+        assert view.submit(faults.nap, 0.5).result(support.TIMEOUT) == "napped"
+        record = view.options(grace=0.1).submit(faults.add, 1, 2).wait_record(support.TIMEOUT)
+        assert (record.name, record.result) == ("second", 3)
         with pytest.raises(TaskTimeoutError):
             executor.submit(faults.sleep, single.path()).result(support.TIMEOUT)
         assert executor.options(timeout=None).submit(faults.nap, 0.5).result(support.TIMEOUT) == "napped"
