@@ -90,8 +90,8 @@ def _explain_keyword(error: TypeError) -> None:
     name = name.strip("'")
     if message and name in CALL_OPTIONS:
         error.add_note(
-            f"submit(fn, ..., {name}=...) passes {name} to the function; as an option of the call it is "
-            f"executor.options({name}=...).submit(fn, ...)"
+            f"{name}= was passed on to the function, as an argument of it; as an option of the call it belongs to a "
+            f"ProcessExecutor: executor.options({name}=...).submit(fn, ...)"
         )
 
 

@@ -26,6 +26,8 @@ from procsched import (
     TaskTimeoutError,
     ValidationError,
     WorkerCrashedError,
+    run,
+    shutdown_shared,
 )
 from tests import failing, faults, support
 from tests.pools import ROOT, Bench, Parent, only_record
@@ -512,6 +514,14 @@ def test_an_option_among_the_arguments_is_explained(bench: Bench) -> None:
     with pytest.raises(TypeError, match="timeout") as caught:
         bench.executor.submit(faults.add, 1, 2, timeout=5).result(support.TIMEOUT)
     assert any("executor.options(timeout=...)" in note for note in caught.value.__notes__)
+    try:
+        with pytest.raises(TypeError, match="retry") as caught:
+            run(faults.add, 1, 2, retry=3)
+    finally:
+        shutdown_shared()
+    (note,) = caught.value.__notes__
+    assert "to a ProcessExecutor: executor.options(retry=...)" in note
+    assert "submit(fn, ..., retry=...)" not in note, "who called run() has not called submit()"
     with pytest.raises(TypeError) as caught:
         bench.executor.submit(faults.add, 1, 2, colour=5).result(support.TIMEOUT)
     assert not hasattr(caught.value, "__notes__")
