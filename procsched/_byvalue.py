@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 import os
 import sys
 import types
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_CTYPES = frozenset({"_ctypes", "ctypes._endian"})  # where the metaclasses of `ctypes` are
 _pickler: Any = None  # made at the first use, for cloudpickle takes thirty milliseconds to import
 _sent: weakref.WeakSet[type] = weakref.WeakSet()  # classes that went by value
 _received: weakref.WeakSet[type] = weakref.WeakSet()  # classes that came by value, and were not defined here
@@ -152,6 +154,34 @@ def _fit_typing(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, An
     return arguments
 
 
+def _fit_ctypes(cls: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the reduction of a class of `ctypes`: of a structure or union, and of what these may have as fields."""
+    import ctypes
+
+    for known in (ctypes.Structure, ctypes.Union):
+        if cls is type(known):  # which has no name of its own in some versions
+            return type, (known,)
+    if cls.__bases__ == (ctypes.Array,):
+        return operator.mul, (cls._type_, cls._length_)
+    if cls.__bases__ == (ctypes._Pointer,):
+        return ctypes.POINTER, (cls._type_,)
+    for mine, other in (("__ctype_be__", "__ctype_le__"), ("__ctype_le__", "__ctype_be__")):
+        if getattr(cls, mine, None) is cls and getattr(cls, other, cls) is not cls:
+            return getattr, (getattr(cls, other), mine)
+    if not issubclass(cls, ctypes.Structure | ctypes.Union):
+        from pickle import PicklingError
+
+        raise PicklingError(f"{cls.__name__} is a class of ctypes, and no structure or union")
+    own, slots = reduced[2]
+    # The fields are made when `_fields_` is set, and by what is set before.
+    rest = {
+        name: value for name, value in own.items() if type(value).__name__ != "CField" and name != "_fields_"
+    }
+    if "_fields_" in own:
+        rest["_fields_"] = own["_fields_"]
+    return *reduced[:2], (rest, slots), *reduced[3:]
+
+
 def _make_pickler() -> Any:
     import typing
     from collections import ChainMap
@@ -187,6 +217,10 @@ def _make_pickler() -> Any:
             reduced = super().reducer_override(obj)
             if type(reduced) is not tuple or len(reduced) != 6:  # by name
                 return reduced
+            if type(obj).__module__ in _CTYPES or obj.__module__ in _CTYPES:
+                reduced = _fit_ctypes(obj, reduced)
+                if len(reduced) != 6:
+                    return reduced
             make, arguments, state, _items, _pairs, set_state = reduced
             if self.homeward and without_own is not None:
                 state = without_own(obj, state)
@@ -245,6 +279,8 @@ def set_class(cls: type, state: tuple[Callable[[Any, Any], object], Any]) -> Non
         return
     _received.add(cls)
     set_state, own = state
+    if type(cls).__module__ in _CTYPES and "_fields_" in cls.__dict__:  # it came before, and they are final
+        own[0].pop("_fields_", None)
     set_state(cls, own)
     if on_class is not None:
         on_class(cls)

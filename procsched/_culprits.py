@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import types
 
 from procsched import _byvalue
 from procsched.errors import TaskSerializationError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _DEPTH = 12  # how deep to look for what cannot be pickled
 _LOOKS = 2000  # how many objects to look at
+_SLOTS = (types.BuiltinMethodType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 
 def explain(
@@ -123,6 +125,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(type(value), name) or name in getattr(value, "__dict__", ()):
             yield f".{name}", getattr(value, name)
     for name, part in getattr(value, "__dict__", {}).items():
-        if name not in ("__dict__", "__weakref__"):  # of a class: made with it anew
+        if not (name.startswith("__") and type(part) in _SLOTS):  # of a class: made with it anew
             yield f".{name}", part
-    yield f" (its class {type(value).__qualname__!r})", type(value)  # of the main script, it goes too
+    if not isinstance(value, type):
+        yield f" (its class {type(value).__qualname__!r})", type(value)  # of the main script, it goes too

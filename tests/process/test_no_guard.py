@@ -226,6 +226,67 @@ def test_what_typing_and_functools_give_travels(tmp_path: Path) -> None:
     assert run_it(tmp_path, "typed.py") == "all is well\n"
 
 
+STRUCTURES = """\
+import ctypes
+from procsched import ProcessExecutor, TaskSerializationError
+
+class Head(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("kind", ctypes.c_char), ("size", ctypes.c_int), ("sums", ctypes.c_int * 3)]
+    def total(self):
+        return sum(self.sums)
+
+class Tail(Head):
+    _fields_ = [("end", ctypes.c_double)]
+
+class Either(ctypes.Union):
+    _fields_ = [("head", Head), ("raw", ctypes.c_uint8 * 17)]
+
+class Both(ctypes.Structure):
+    _anonymous_ = ["either"]
+    _fields_ = [("either", Either), ("bits", ctypes.c_int, 3)]
+
+class Node(ctypes.Structure):
+    pass
+
+Node._fields_ = [("value", ctypes.c_int), ("next", ctypes.POINTER(Node)), ("head", Head)]
+
+class Wire(ctypes.BigEndianStructure):
+    _fields_ = [("port", ctypes.c_uint16)]
+
+Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+
+def nodes():
+    return Node(1, ctypes.pointer(Node(7))).next.contents.value, ctypes.sizeof(Node)
+
+with ProcessExecutor(1) as executor:
+    call = lambda *call: executor.submit(*call).result(30)
+    head = Head(b"a", 3, (1, 2, 3))
+    for _ in range(2):  # the second time the worker knows the classes
+        assert call(lambda head: (head.total(), ctypes.sizeof(Head)), head) == (6, 17)
+        assert call(lambda tail: (tail.size, tail.end), Tail(b"a", 3, (1, 2, 3), 2.5)) == (3, 2.5)
+        assert call(lambda both: (both.head.size, both.raw[0], both.bits), Both(Either(head), 2)) == (3, 97, 2)
+        assert call(nodes) == (7, ctypes.sizeof(Node))
+        assert call(lambda wire: bytes(wire), Wire(1)) == b"\\0\\1"
+        back = call(lambda head: head, head)
+        assert type(back) is Head and back.total() == 6
+        assert type(call(lambda: (Head * 2)())) is Head * 2
+    try:
+        call(lambda: Callback(int))
+    except TaskSerializationError as error:
+        assert "global 'Callback'" in str(error) and "put it into a module" in str(error), error
+    else:
+        assert False
+print("all is well")
+"""
+
+
+def test_structures_of_ctypes_travel(tmp_path: Path) -> None:
+    """Structures and unions of a script are made anew with their fields; other classes of ctypes are refused."""
+    (tmp_path / "structures.py").write_text(STRUCTURES)
+    assert run_it(tmp_path, "structures.py") == "all is well\n"
+
+
 def test_a_thread_of_a_script_that_has_ended_may_submit(tmp_path: Path) -> None:
     """The main thread may be done while another still uses an executor."""
     script = """
