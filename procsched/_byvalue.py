@@ -64,6 +64,7 @@ def dump(value: object, file: Any, take: Any = None, *, homeward: bool = False) 
         _pickler = _make_pickler()
     pickler = _pickler(file, 5, take)
     pickler.homeward = homeward
+    pickler.boxes = {}
     pickler.dump(value)
     return pickler
 
@@ -112,10 +113,6 @@ def _reduce_typing(thing: Any) -> Any:
         arguments: tuple[Any, ...] = (thing.__supertype__,)
     elif kind == "ParamSpec":
         arguments = (thing.__bound__, thing.__covariant__, thing.__contravariant__)
-    elif kind == "TypeAliasType":  # `type name = value`, from Python 3.12 on; it takes no weak reference
-        make: Any = type(thing)
-        alias = functools.partial(make, name, thing.__value__, type_params=thing.__type_params__)
-        return alias, ()
     else:
         arguments = ()
     key = _keys.setdefault(thing, os.urandom(16))
@@ -140,6 +137,31 @@ def _make_typing(kind: str, name: str, module: str, key: bytes, arguments: tuple
     _keys[made] = key
     _by_key[key] = made
     return made
+
+
+def _reduce_alias(alias: Any, boxes: dict[int, list[Any]]) -> Any:
+    """Reduce ``type name = value``, which Python has from 3.12 on, and which may mention itself.
+
+    Args:
+        boxes: the value of each alias, in a list: that may be referred to before what is in it has been pickled.
+    """
+    name, module = alias.__name__, alias.__module__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is alias:
+        return name
+    if alias.__type_params__ or not name.isidentifier():
+        make: Any = type(alias)
+        return functools.partial(make, name, alias.__value__, type_params=alias.__type_params__), ()
+    box = boxes.get(id(alias))
+    if box is None:
+        box = boxes[id(alias)] = [alias.__value__]
+    return _make_alias, (name, module, box)
+
+
+def _make_alias(name: str, module: str, box: list[Any]) -> Any:
+    """Make a type alias anew whose value is in `box` by the time that somebody asks. Named in pickles."""
+    scope: dict[str, Any] = {"__name__": module, f"_{name}": box}
+    exec(f"type {name} = _{name}[0]", scope)  # nothing but the statement makes one that is lazy
+    return scope[name]
 
 
 def _fit_typing(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> tuple[Any, ...]:
@@ -202,17 +224,20 @@ def _make_pickler() -> Any:
         weakref.WeakKeyDictionary: _reduce_weak_keys,
         functools.cached_property: _reduce_property,
     }
-    for kind in ("NewType", "ParamSpec", "TypeVarTuple", "TypeAliasType"):
-        if hasattr(typing, kind):
-            reducers[getattr(typing, kind)] = _reduce_typing
+    for kind in ("NewType", "ParamSpec", "TypeVarTuple"):
+        reducers[getattr(typing, kind)] = _reduce_typing
+    alias_type = getattr(typing, "TypeAliasType", None)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
         homeward = False
+        boxes: dict[int, list[Any]]
 
         def reducer_override(self, obj: Any) -> Any:
             is_function = type(obj) is types.FunctionType
             if not is_function and not issubclass(type(obj), type):
+                if type(obj) is alias_type:
+                    return _reduce_alias(obj, self.boxes)
                 return _reduce_own(obj, self.dispatch_table)
             reduced = super().reducer_override(obj)
             if type(reduced) is not tuple or len(reduced) != 6:  # by name

@@ -214,8 +214,13 @@ lazy = run(lambda lazy: lazy, Lazy())
 assert type(lazy) is Lazy and lazy.twice == 4
 assert run(lambda: same).__annotations__["uid"] is Uid
 if sys.version_info >= (3, 12):
-    exec("type Id = Uid | str\\nid: Id = 1")
+    exec("type Id = Uid | str\\ntype Tree = list[Tree] | Id\\ntype List[X] = list[X]")
     assert run(lambda: Id.__value__) == Uid | str
+    assert run(lambda: (Tree.__value__.__args__[0].__args__[0] is Tree, Tree.__module__)) == (True, "__main__")
+    assert run(lambda: List.__value__.__args__ == List.__type_params__)
+    def plant(tree: Tree, trees: List[Tree]) -> Tree: return tree
+    assert run(plant, [1], []) == [1]
+    assert run(lambda: plant).__annotations__["tree"].__name__ == "Tree"
 print("all is well")
 """
 
