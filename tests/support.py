@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT = 10.0
+TIMEOUT = float(os.environ.get("PROCSCHED_TEST_TIMEOUT", "10"))
 """Seconds after which a wait is a failure. No healthy test comes near it, also on a busy machine."""
 
 LEAK_GRACE = 5.0
