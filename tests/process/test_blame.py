@@ -260,7 +260,7 @@ def test_a_module_that_a_worker_cannot_import_is_named_with_the_remedy(
 def test_an_argument_whose_unpickling_exits_fails_its_own_attempt(bench: Bench) -> None:
     """An argument whose unpickling ends the process is a crash of that attempt alone."""
     with bench.innocent():
-        future = bench.submit(faults.identity, faults.OnLoad(os._exit, 9))
+        future = bench.submit(faults.identity, faults.OnLoad(faults.exit_hard, 9))
         record = only_record(future, Outcome.CRASHED)
         assert (record.exit_code, record.error) == (9, "worker died: exit code 9")
     bench.assert_usable()
@@ -312,7 +312,7 @@ def test_loading_a_result_holds_up_nobody_else(bench: Bench) -> None:
 def test_a_result_that_dies_on_loading_is_a_crash_of_its_attempt(bench: Bench) -> None:
     """A result whose trial loading ends the worker is blamed on the run that returned it."""
     with bench.innocent():
-        record = only_record(bench.submit(faults.OnLoad, os._exit, 4), Outcome.CRASHED)
+        record = only_record(bench.submit(faults.OnLoad, faults.exit_hard, 4), Outcome.CRASHED)
         assert record.error == "worker died: exit code 4"
     bench.assert_usable()
 

@@ -39,7 +39,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_a_worker_that_dies_while_it_reads_blocks_nobody(bench: Bench) -> None:
     """Row 1, pebble#163: an argument whose unpickling exits fails its own call; the next answers at once."""
-    bad = bench.submit(faults.identity, faults.OnLoad(os._exit, 9))
+    bad = bench.submit(faults.identity, faults.OnLoad(faults.exit_hard, 9))
     good = bench.submit(pow, 2, 3)
     assert good.result(support.TIMEOUT) == 8
     only_record(bad, Outcome.CRASHED)
@@ -196,7 +196,7 @@ def test_shutdown_ends_with_a_crash_among_large_arguments(tmp_path: Path) -> Non
 def test_a_worker_that_leaves_without_a_word_is_told(bench: Bench, code: int) -> None:
     """Row 13, cpython#66587: os._exit(0) and os._exit(1) are crashes."""
     with pytest.raises(WorkerCrashedError, match=f"exit code {code}"):
-        bench.submit(os._exit, code).result(support.TIMEOUT)
+        bench.submit(faults.exit_hard, code).result(support.TIMEOUT)
 
 
 @pytest.mark.slow
@@ -219,7 +219,10 @@ def test_no_worker_hangs_in_its_start_under_a_threaded_parent(tmp_path: Path) ->
     try:
         with Bench(tmp_path, 2) as bench:
             for n in range(0, count, 2):
-                crash, kill = bench.submit(os._exit, n % 7), bench.submit(faults.sleep, path := bench.path())
+                crash, kill = (
+                    bench.submit(faults.exit_hard, n % 7),
+                    bench.submit(faults.sleep, path := bench.path()),
+                )
                 support.wait_for_file(path, 3 * support.TIMEOUT)
                 kill.cancel()
                 assert crash.wait_record(3 * support.TIMEOUT).outcome is Outcome.CRASHED
@@ -316,7 +319,7 @@ def test_the_helper_signals_no_number_that_it_has_reaped(
     with Bench(tmp_path, 2, preload=("tests.faults", "tests.ledger")) as bench:
         for _ in range(3):
             futures = [
-                bench.submit(os._exit, 3),
+                bench.submit(faults.exit_hard, 3),
                 bench.submit(faults.leave, ["grandchild"], bench.path(), "return"),
                 bench.submit(faults.leave, ["grandchild", *detached], bench.path(), "exit"),
                 bench.submit(faults.clean_up, bench.path(), timeout=0.1, grace=support.TIMEOUT),
