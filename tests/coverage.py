@@ -28,6 +28,8 @@ LEFT_OUT = {
         "process/test_plain_stored.py",
         "process/test_postgres_server.py",
         "process/test_store_faults.py",
+        "process/test_stored.py::test_every_commit_may_be_the_last",
+        "process/test_stored.py::test_random_kills_under_load",
         "unit/test_durable_stores.py",
         "unit/test_durable_writer.py",
         "unit/test_lease.py",
@@ -53,7 +55,6 @@ LEFT_OUT = {
     ),
     "whole programs, and the same for very long: others take these ways in less time": (
         "process/test_examples.py",
-        "process/test_pool_cases.py",
         "process/test_races.py",
         "process/test_stdlib.py",
         "property/test_cron_oracle.py",
@@ -83,7 +84,7 @@ def selection() -> list[str]:
     """Return what pytest is told where nobody says which files to run."""
     names = [name for names in LEFT_OUT.values() for name in names]
     left_out = [f"--{'deselect' if '::' in name else 'ignore'}=tests/{name}" for name in names]
-    return ["-q", "-n", "logical", "--timeout=300", *left_out]
+    return ["-q", "-n", "logical", "--dist", "worksteal", "--timeout=300", *left_out]
 
 
 def reasons(patterns: tuple[str, ...]) -> list[str]:
@@ -104,7 +105,8 @@ def main(arguments: list[str]) -> int:
     os.environ.update(ENVIRON)
     chosen = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
     with tempfile.TemporaryDirectory() as parts:  # there are thousands
-        os.environ["COVERAGE_FILE"] = f"{parts}/.coverage"
+        os.chmod(parts, 0o1777)  # the hosts of the tests of the sandbox are other users
+        os.environ["COVERAGE_FILE"], os.environ["PROCSCHED_TEST_MEASURED"] = f"{parts}/.coverage", parts
         more = arguments if chosen else [*selection(), *arguments]
         failed = coverage("run", "-m", "pytest", "-p", "no:cacheprovider", *more)
         if not chosen:

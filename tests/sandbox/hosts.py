@@ -29,6 +29,9 @@ from tests import support
 ROOT = Path(__file__).resolve().parents[2]
 USER = 741_000  # an unprivileged user that nobody is
 IS_ROOT = os.geteuid() == 0
+MEASURED = os.environ.get(
+    "PROCSCHED_TEST_MEASURED", ""
+)  # where `tests.coverage` wants to find what a host has seen
 LIMIT = 90.0  # seconds for an answer: only a hang takes so long
 _SHELL = """
 set -e
@@ -40,8 +43,10 @@ mount --bind "$2" /mnt/python/lib/python{version}/site-packages
 mount --bind "$3" /mnt/code
 chmod 0755 /mnt/scratch
 chown {uid} /mnt/scratch
+if [ -n "$4" ]; then mkdir /mnt/measured; mount --bind "$4" /mnt/measured; fi
 for place in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777,size=64m tmpfs $place; done
-shift 3
+if [ -n "$4" ]; then mkdir -p "$4"; mount --move /mnt/measured "$4"; fi
+shift 4
 cd /
 exec "$@"
 """
@@ -71,7 +76,7 @@ def mounted(uid: int, *arguments: str, flags: tuple[str, ...] = ()) -> list[str]
     packages = next(path for path in site.getsitepackages() if os.path.isdir(path))
     return [
         *("unshare", "-m", *flags, "sh", "-c", _SHELL.format(version=version, uid=uid), "sh"),
-        *(sys.base_prefix, packages, str(ROOT)),
+        *(sys.base_prefix, packages, str(ROOT), MEASURED),
         *("/mnt/python/bin/python3", "-B", "-P", *arguments),
     ]
 
@@ -94,6 +99,8 @@ class HostProcess:
         environ[support.RUN_MARK] = os.environ[
             support.RUN_MARK
         ]  # so that nothing of it is overlooked at the end
+        if MEASURED:
+            environ["COVERAGE_PROCESS_CONFIG"] = os.environ["COVERAGE_PROCESS_CONFIG"]
         arguments = ["-m", "tests.sandbox.host"]
         uid = USER if user == "user" and IS_ROOT else 0
         if wrapper:
