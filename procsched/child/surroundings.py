@@ -110,7 +110,7 @@ class Surroundings:
         os.umask(self._umask)
         try:
             os.fchdir(self._directory)  # cheaper than to ask where we are
-        except OSError:
+        except (OSError, ValueError):  # the latter of -1
             left.append("working directory")
         return left
 
