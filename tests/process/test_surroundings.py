@@ -239,10 +239,12 @@ def test_a_shortage_in_the_midst_names_the_limit(tmp_path: Path) -> None:
     script = HEAD + (
         "executor = ProcessExecutor(1)\n"
         "executor.submit(abs, 1).result(30)\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))\n"
         "errors = [executor.submit(signal.raise_signal, 9).exception(30) for _ in range(4)]\n"
         "text = str(errors[-1])\n"
         "assert 'RLIMIT_NOFILE' in text and '3 descriptors' in text, errors\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
         "executor.shutdown()\n"
     )
     script = script.replace("executor = P", "import logging; logging.disable()\nexecutor = P")
