@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from procsched import (
     current_run,
 )
 from procsched._core.failures import describe, traceback_text
+from procsched.workers import local
+from procsched.workers.base import Ending
 from tests import support
 from tests.unit.scheduling import START, Held, simulated, threaded
 
@@ -223,3 +227,40 @@ def test_failures_are_described_whatever_their_methods_do() -> None:
         text = traceback_text(error)
     assert "test_failures_are_described" in text
     assert sys.exc_info() == (None, None, None)
+
+
+def test_a_thread_that_cannot_be_started_is_a_crash_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no thread left: the run is told, and the next one has its own chance."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Scheduler(pool=ThreadPool(1)) as scheduler:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            task = scheduler.schedule("t", len, OneTime(0), args=("",), retry=NO_RETRY)
+            record = scheduler.wait(task, support.TIMEOUT)
+        assert record.outcome is Outcome.CRASHED
+        assert record.error == "no thread could be started: can't start new thread"
+        task = scheduler.schedule("t", len, OneTime(0), args=("",), retry=NO_RETRY)
+        assert scheduler.wait(task, support.TIMEOUT).ok
+
+
+def test_threads_are_a_few_more_than_processors() -> None:
+    """They mostly wait; and there are never more than the most."""
+    assert ThreadPool().size == min(local.MOST_THREADS, (os.cpu_count() or 1) + local.EXTRA_THREADS)
+
+
+def test_what_the_owner_of_a_call_raises_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """That its end could not be booked is logged, and that a clock fails: then a timeout is not looked at."""
+
+    def refuse(*_: object) -> Any:
+        raise RuntimeError("of the user's")
+
+    call: Any = SimpleNamespace(ended=refuse, task_id="task-1")
+    local._tell(call, Ending(Outcome.SUCCEEDED, None))
+    assert local._read(refuse) is None
+    assert [record.message for record in caplog.records] == [
+        "the end of task task-1 could not be booked",
+        "the clock failed, so a timeout is not looked at",
+    ]
