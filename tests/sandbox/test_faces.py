@@ -62,6 +62,12 @@ def test_an_exception_is_a_claim(sandboxed: Sandboxed) -> None:
     assert "inside.py" not in answer["traceback"]  # it reads as that of a plain call
 
 
+def test_a_job_may_be_larger_than_a_pipe_takes(sandboxed: Sandboxed) -> None:
+    """It is written as the process reads it, and is whole."""
+    answer = sandboxed.run("def attack(text): return [len(text), set(text) == {'x'}]", "x" * 500_000)
+    assert (answer["outcome"], answer["result"]) == ("succeeded", [500_000, True])
+
+
 def test_a_job_that_shows_a_traceback_shows_its_lines(sandboxed: Sandboxed) -> None:
     """By the library's module, which knows the source text."""
     source = (
