@@ -20,7 +20,7 @@ _CAP = 1 << 26  # bytes of a message: all that a process inherits is below that
 
 def _received(fd: int) -> int:
     if not hasattr(socket, "MSG_CMSG_CLOEXEC"):
-        os.set_inheritable(fd, False)
+        os.set_inheritable(fd, False)  # pragma: no cover - macOS
     return _system.lift(fd)
 
 

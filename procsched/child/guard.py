@@ -138,7 +138,7 @@ def _raise_limit() -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):  # macOS has a lower maximum than it says
+    except (ValueError, OSError):  # pragma: no cover - macOS has a lower maximum than it says
         return
 
 
