@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,3 +209,26 @@ def test_against_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
                 assert item is None
         queue.check()
         assert len(queue) - queue.tombstones == len(model)
+
+
+def test_entries_are_ordered_by_all_their_fields() -> None:
+    """By due time, then priority, then sequence; with anything else they have no order."""
+    first = QueueEntry(5.0, Priority.HIGH, 1, "a", 0)
+    for later in (
+        replace(first, due_at=6.0),
+        replace(first, priority=Priority.LOW),
+        replace(first, sequence=2),
+        replace(first, task_id="b"),
+        replace(first, generation=1),
+    ):
+        assert first < later
+        assert first <= later
+        assert later > first
+        assert later >= first
+        assert not first > later
+        assert not first >= later
+    assert first <= replace(first)
+    assert not first < replace(first)
+    for compare in (operator.lt, operator.gt, operator.le, operator.ge):
+        with pytest.raises(TypeError):
+            compare(first, (6.0,))
