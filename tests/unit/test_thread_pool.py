@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from procsched import (
 )
 from procsched._core.failures import describe, traceback_text
 from procsched.workers import local
-from procsched.workers.base import Ending
+from procsched.workers.base import Call, Ending
 from tests import support
 from tests.unit.scheduling import START, Held, simulated, threaded
 
@@ -264,3 +265,52 @@ def test_what_the_owner_of_a_call_raises_ends_no_thread(caplog: pytest.LogCaptur
         "the end of task task-1 could not be booked",
         "the clock failed, so a timeout is not looked at",
     ]
+
+
+class Queued(Call):
+    """A call that tells when it has ended."""
+
+    def __init__(self, action: Callable[..., object] = len, *args: object) -> None:
+        super().__init__((action, args or ("",), {}))
+        self.over = threading.Event()
+
+    def ended(self, ending: Ending) -> None:
+        self.over.set()
+
+
+class Failing:
+    """A source of calls that raises where it has an error in the place of one, as over a clock of the user's."""
+
+    def __init__(self, *items: Call | BaseException) -> None:
+        self.items = list(items)
+
+    def next_call(self) -> Call | None:
+        found = self.items.pop(0) if self.items else None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def test_who_pumps_hears_what_the_source_raises() -> None:
+    """And whoever pumps next is not taken for one who is told of new calls by a thread that still runs some."""
+    pool, call = InlinePool(), Queued()
+    pool.start(Failing(RuntimeError("of the user's"), call), FakeClock(START))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="of the user's"):
+        pool.pump()
+    assert not call.over.is_set()
+    pool.pump()
+    assert call.over.is_set()
+
+
+def test_a_thread_asks_a_source_that_has_raised_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else may: it is logged, each time, and what waits there runs."""
+    go_on = threading.Event()
+    pool, first, second = ThreadPool(1), Queued(go_on.wait, support.TIMEOUT), Queued()
+    errors = [RuntimeError("once"), RuntimeError("twice")]
+    pool.start(Failing(first, *errors, second), FakeClock(START))  # type: ignore[arg-type]
+    pool.pump()
+    go_on.set()  # only now: else it may be this thread that asks next
+    assert first.over.wait(support.TIMEOUT)
+    assert second.over.wait(support.TIMEOUT)
+    pool.shutdown(support.TIMEOUT)
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["once", "twice"]
