@@ -77,7 +77,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
     token_reader, tokens = os.pipe()
     os.set_blocking(token_reader, False)
     side_reader, side = os.pipe()
-    with mmap.mmap(-1, PAGE_SIZE) as page, sock, parcels:
+    with mmap.mmap(-1, PAGE_SIZE) as memory, memoryview(memory) as page, sock, parcels:
         worker = Held(theirs.detach(), side, token_reader, their_parcels.detach(), page)
         worker.number, worker.last, worker.armed = NOW, BEFORE, True
         yield Parent(worker, sock, tokens)
