@@ -160,7 +160,7 @@ def _put_together(parts: list[failures.Part], left_out: int, traceback: str) -> 
         error = made[number]
         # By the base class, and from its dict: the class's own ways may raise.
         put = functools.partial(BaseException.__setattr__, error)
-        known = error.__dict__.get("__notes__", ())
+        known = BaseException.__getattribute__(error, "__dict__").get("__notes__", ())
         missing = [note for note in notes if note not in known]  # a reduction of its own had left them out
         if missing:
             put("__notes__", [*missing, *known])

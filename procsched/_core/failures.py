@@ -23,11 +23,22 @@ MOST_NOTES: Final = 100  # of one exception
 NOBODY: Final = -1  # in the place of a number: there is no such exception
 LEFT_OUT: Final = -2  # ... or it was one too many
 
+_told: type[BaseException] = Exception  # see `tell_of_all`
+
+
+def tell_of_all() -> None:
+    """Have whatever a user's exception raises when it is asked about itself told, and go no further: in a child.
+
+    In the parent what is no Exception goes through, for a signal handler may have raised it just then: Ctrl-C.
+    """
+    global _told
+    _told = BaseException
+
 
 def describe(exception: BaseException) -> str:
     """Return one line such as ``"ValueError: bad row"``; the type's name alone where there is no message.
 
-    Never raises: an exception whose `__str__` and `__repr__` raise is described as such.
+    Raises nothing, in a child: an exception whose `__str__` and `__repr__` raise is described as such.
     """
     name = type_name(exception)
     text = message_of(exception)
@@ -49,8 +60,8 @@ def describe_schedule(exception: BaseException) -> str:
 def type_name(exception: BaseException) -> str:
     """Return the name of the exception's type, for any type that a metaclass may have made."""
     try:
-        return str(type(exception).__name__)
-    except Exception:  # a metaclass may do anything
+        return str.__str__(str(type(exception).__name__))
+    except _told:  # a metaclass may do anything
         return "exception"
 
 
@@ -61,10 +72,10 @@ def name_of(function: Any) -> str:
 
 
 def message_of(exception: BaseException) -> str:
-    """Return the exception's text, with line ends replaced and its length capped. Never raises."""
+    """Return the exception's text, with line ends replaced and its length capped. Raises nothing, in a child."""
     try:
-        text = str(exception)
-    except Exception as failure:  # user code
+        text = str.__str__(str(exception))  # `str` alone may return a subclass, which may do anything
+    except _told as failure:  # user code
         return f"<its text cannot be had: __str__ raised {type_name(failure)}>"
     text = shorten(text, LONGEST)
     return " / ".join(text.splitlines()) if "\n" in text or "\r" in text else text
@@ -84,17 +95,20 @@ def shorten(text: str, longest: int, head: int | None = None) -> str:
 
 
 def traceback_text(exception: BaseException) -> str:
-    """Return the traceback as Python prints it, causes and groups included, its length capped. Never raises."""
+    """Return the traceback as Python prints it, causes and groups included, its length capped.
+
+    Raises nothing, in a child.
+    """
     # Here and not above: only failures need it, and it loads a third of a millisecond of modules.
     import traceback
 
     try:
         text = "".join(traceback.format_exception(exception))
-    except Exception:  # `__str__`, `__notes__` or `__cause__` of a user's exception
+    except _told:  # `__str__`, `__notes__` or `__cause__` of a user's exception
         lines = ["Traceback (most recent call last):\n"]
         try:
-            lines += traceback.format_tb(exception.__traceback__)
-        except Exception:  # the source may be gone or unreadable
+            lines += traceback.format_tb(TRACEBACK.__get__(exception))
+        except _told:  # the source may be gone or unreadable
             lines.append("  (its frames cannot be shown)\n")
         text = "".join([*lines, describe(exception), "\n"])
     return shorten(text, LONGEST_TRACEBACK, LONGEST_TRACEBACK // 4)
@@ -152,29 +166,31 @@ def members_of(exception: BaseException) -> tuple[BaseException, ...] | None:
 
 
 def notes_of(exception: BaseException) -> list[str]:
-    """Return the notes of an exception that are texts, capped in number and length. Never raises."""
+    """Return the notes of an exception that are texts, capped in number and length. Raises nothing, in a child."""
     try:
         found = exception.__notes__
-    except Exception:  # none, or a user's attribute
+        if not isinstance(found, (list, tuple)):
+            return []
+        notes = [
+            shorten(str.__str__(note), LONGEST) for note in found[:MOST_NOTES] if issubclass(type(note), str)
+        ]
+        if len(found) > MOST_NOTES:
+            notes.append(f"({len(found) - MOST_NOTES} more notes)")
+    except _told:  # none, or a user's attribute
         return []
-    if not isinstance(found, (list, tuple)):
-        return []
-    notes = [shorten(note, LONGEST) for note in found[:MOST_NOTES] if isinstance(note, str)]
-    if len(found) > MOST_NOTES:
-        notes.append(f"({len(found) - MOST_NOTES} more notes)")
     return notes
 
 
 def frames_of(exception: BaseException) -> list[Frame]:
-    """Return the frames of an exception's traceback, outermost first. Never raises."""
+    """Return the frames of an exception's traceback, outermost first. Raises nothing, in a child."""
     frames: list[Frame] = []
     try:
-        for frame in _frames(exception.__traceback__):
+        for frame in _frames(TRACEBACK.__get__(exception)):
             if frames and frames[-1][1:] == frame[1:]:
                 frame = (frames[-1][0] + 1, *frame[1:])
                 frames.pop()
             frames.append(frame)
-    except Exception:  # a file name or a module name of somebody's invention
+    except _told:  # a file name or a module name of somebody's invention
         pass
     missing = len(frames) - MOST_FRAMES
     if missing > 0:
@@ -188,7 +204,7 @@ def frames_of(exception: BaseException) -> list[Frame]:
 def _frames(entry: TracebackType | None) -> Iterator[Frame]:
     while entry is not None:
         code = entry.tb_frame.f_code
-        module = str(entry.tb_frame.f_globals.get("__name__", ""))
+        module = str.__str__(str(entry.tb_frame.f_globals.get("__name__", "")))
         line, last, column, last_column = _position(code, entry.tb_lasti)
         if line is None:
             line, last, column, last_column = entry.tb_lineno, None, None, None

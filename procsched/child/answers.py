@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 << 20  # of one pickled exception: it is to tell what happened, and is kept with its record
 _SMALL = frozenset({type(None), bool, int, float})
+_name: Any = vars(type)["__name__"].__get__  # whatever a metaclass has made of it
 
 
 def pack_result(result: Any) -> bytes | _parcels.Parcel:
@@ -83,6 +84,13 @@ def pack_failure(error: BaseException, stage: str, aside: str = "") -> bytes:
     Returns:
         a pickled tuple: description, traceback, the parts pickled or None, and why the exception itself is not there.
     """
+    try:
+        return _pack_failure(error, stage, aside)
+    except BaseException:  # no memory is left, say
+        return pickle.dumps((_name(type(error)), None, None, "nothing more can be told of it"), 5)
+
+
+def _pack_failure(error: BaseException, stage: str, aside: str) -> bytes:
     text = describe(error)
     if stage == "load":
         text = f"{text} (while loading the call in the worker)"
@@ -92,7 +100,7 @@ def pack_failure(error: BaseException, stage: str, aside: str = "") -> bytes:
     try:
         parts, left_out = _take_apart(error)
         carried, obstacle = pickle.dumps((parts, left_out), 5), parts[0][-1]
-    except Exception as failure:  # nothing that is known; then the texts have to do
+    except BaseException as failure:  # nothing that is known; then the texts have to do
         obstacle = describe(failure)
     return pickle.dumps((text, failures.traceback_text(error), carried, obstacle), 5)
 
@@ -109,7 +117,7 @@ def _note_loading(error: BaseException) -> None:
                 "with cloudpickle.register_pickle_by_value(module)"
             )
         error.add_note(note)
-    except Exception:  # a user's class, or what it has put in the place of its notes
+    except BaseException:  # a user's class, or what it has put in the place of its notes
         return
 
 

@@ -108,8 +108,9 @@ class Helper:
             if message["by_value"]:
                 self.warm()
         except BaseException as error:
-            from procsched._core.failures import describe, traceback_text
+            from procsched._core.failures import describe, tell_of_all, traceback_text
 
+            tell_of_all()
             self.say(("preload_failed", name, describe(error), traceback_text(error)))
             os._exit(1)
         self.own.update(self.children.list())

@@ -14,6 +14,10 @@ import resource
 
 from procsched._core import wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class LargeResultError(Exception):
     """The result of a run takes more bytes than it may."""
@@ -79,10 +83,10 @@ class Limiting:
         says nothing else.
         """
         name = ""
-        if isinstance(error, MemoryError):
+        if issubclass(type(error), MemoryError):
             name = "memory"
-        elif isinstance(error, OSError):
-            name = _OF_ERRNO.get(error.errno or 0, "")
+        elif issubclass(type(error), OSError):
+            name = _OF_ERRNO.get(_errno(error) or 0, "")
         text: str = self._words.get(name, "")
         if not text:
             return ""
@@ -90,11 +94,12 @@ class Limiting:
             self.flags, self.third = wire.REFUSED, wire.REFUSED_LIMITS.index(name)
         try:
             error.add_note(text)
-        except Exception:  # a user's exception may refuse anything
+        except BaseException:  # a user's exception may refuse anything
             return f" ({text})"
         return f" ({text})"
 
 
+_errno: Any = vars(OSError)["errno"].__get__  # whatever a user's class has made of it
 _OF_ERRNO = {errno.EMFILE: "open_files", errno.EFBIG: "file_size", errno.ENOMEM: "memory"}
 
 

@@ -22,7 +22,7 @@ from time import monotonic  # by name: a run may have put something in the place
 
 from procsched import _parcels, _system
 from procsched._core import wire
-from procsched._core.failures import TRACEBACK, name_of
+from procsched._core.failures import TRACEBACK, name_of, tell_of_all, type_name
 from procsched.child import current, forks, references
 from procsched.child.answers import pack_failure, pack_result
 from procsched.child.channel import Channel
@@ -383,7 +383,7 @@ class Worker:
         if trace is not None:
             TRACEBACK.__set__(failure, trace.tb_next)  # without this frame
         flags = 0
-        if self.raised is not None and (failure is self.raised or type(failure).__name__ == "CancelledError"):
+        if self.raised is not None and (failure is self.raised or type_name(failure) == "CancelledError"):
             flags |= wire.SOFT
         stored = sys.modules.get("procsched.child.stored")
         if stored is not None and type(failure) is stored.Unloadable:
@@ -481,6 +481,7 @@ def run_worker(
     except PermissionError:  # already a leader: a worker that was started by exec
         pass
     _system.become_subreaper()
+    tell_of_all()
     fds = [out_of_the_way(fd) for fd in (channel_fd, side_fd, token_fd, parcel_fd)]
     worker = Worker(fds[0], fds[1], fds[2], fds[3], page)
     forks.follow(worker)

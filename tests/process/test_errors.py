@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from procsched import (
+    Limits,
     Outcome,
     ProcessExecutor,
     RemoteError,
@@ -29,6 +30,9 @@ from procsched import (
     run,
     shutdown_shared,
 )
+from procsched._core import wire
+from procsched._core.failures import describe
+from procsched.child import answers
 from tests import failing, faults, support
 from tests.pools import ROOT, Bench, Parent, only_record
 
@@ -617,3 +621,103 @@ def test_an_exception_that_raises_when_asked_arrives(bench: Bench) -> None:
 
 def _raise_asked() -> NoReturn:
     raise Asked("words")
+
+
+class Unwilling(Exception):
+    """Ends whoever asks it for its text."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class Unnoted(Exception):
+    """Ends whoever asks it for its notes."""
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise SystemExit(3)
+
+
+class Mute(Exception):
+    """Ends whoever asks it for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(name)
+
+
+class Shade(str):
+    """A text that ends whoever looks into it or loads it."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: object) -> str:
+        raise SystemExit
+
+    def __len__(self) -> int:
+        raise SystemExit
+
+    def __reduce__(self) -> NoReturn:
+        raise SystemExit
+
+
+class Shaded(Exception):
+    """Has such texts."""
+
+    __notes__ = (Shade("a note"),)
+
+    def __str__(self) -> str:
+        return Shade("words")
+
+
+class Anonymous(type):
+    """Of such a class even the name ends who asks for it."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit
+
+
+class Nobody(Exception, metaclass=Anonymous):
+    """Has no name."""
+
+
+def _raise(kind: str) -> NoReturn:
+    raise globals()[kind]("the words")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Unwilling", "Unwilling: <its text cannot be had: __str__ raised KeyboardInterrupt>"),
+        ("Unnoted", "Unnoted: the words"),
+        ("Mute", "Mute: the words"),
+        ("Shaded", "Shaded: words"),
+        ("Nobody", "exception: the words"),
+    ],
+)
+@pytest.mark.parametrize("limits", [None, Limits(open_files=100)])
+def test_an_exception_that_ends_who_asks_it_ends_no_worker(
+    bench: Bench, kind: str, words: str, limits: Limits | None
+) -> None:
+    """It is told of as far as it can be, and its worker lives on."""
+    first = bench.submit(os.getpid).result(support.TIMEOUT)
+    future = bench.submit(_raise, kind, limits=limits)
+    assert only_record(future, Outcome.FAILED).error == words
+    assert bench.submit(os.getpid).result(support.TIMEOUT) == first
+
+
+def test_where_nothing_can_be_told_of_an_exception_its_type_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory is left, say."""
+    monkeypatch.setattr(answers, "describe", _raise)
+    told = wire.open_failure(answers.pack_failure(ValueError("words"), "run"))
+    assert told == ("ValueError", None, None, "nothing more can be told of it")
+    told = wire.open_failure(answers.pack_failure(Nobody("words"), "run"))
+    assert told[0] == "Nobody"
+
+
+def test_in_the_parent_what_a_signal_handler_raises_goes_through() -> None:
+    """It is Ctrl-C, which came when an exception was asked for its text."""
+    with pytest.raises(KeyboardInterrupt):
+        describe(Unwilling())
