@@ -7,6 +7,7 @@ pid first, then those of the processes that they left.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import pickle
@@ -703,6 +704,66 @@ def leave_cwd(path: str) -> None:
 
 def leave_umask() -> None:
     os.umask(0o777)
+
+
+INTERPRETER = ("low", "high", "setprofile", "settrace", "gc")
+"""What `leave_interpreter` can change."""
+
+
+def interpreter() -> tuple[int, list[Any]]:
+    """Return the pid, and what `leave_interpreter` changes."""
+    return os.getpid(), [sys.getrecursionlimit(), sys.getprofile(), sys.gettrace(), gc.isenabled()]
+
+
+def leave_interpreter(what: str, raises: bool) -> list[Any]:
+    """Change one thing, and return a result that takes some depth to pickle."""
+    match what:
+        case "low":
+            for limit in range(1, 1000):
+                try:
+                    sys.setrecursionlimit(limit)  # the least that it takes
+                    break
+                except RecursionError:
+                    continue
+        case "high":
+            sys.setrecursionlimit(1_000_000)
+        case "gc":
+            gc.disable()
+        case _:
+            getattr(sys, what)(_watch)
+    if raises:
+        raise ValueError("left")
+    return [[[]]]
+
+
+def _watch(frame: object, event: str, arg: object) -> Any:
+    return _watch
+
+
+def leave_raising(which: str) -> None:
+    """Have a profile or a trace function that raises, also in what comes after the run."""
+    getattr(sys, which)(_refuse)
+
+
+def _refuse(frame: Any, event: str, arg: object) -> Any:
+    if frame.f_code.co_filename != __file__:
+        raise KeyboardInterrupt
+    return None
+
+
+def interpreter_numbers() -> tuple[int, list[Any]]:
+    """Return the pid, and what `leave_interpreter_numbers` changes."""
+    return os.getpid(), [gc.get_threshold(), sys.getswitchinterval(), sys.get_int_max_str_digits()]
+
+
+def leave_interpreter_numbers() -> None:
+    """Change numbers of the interpreter in a run of two milliseconds."""
+    end = time.monotonic() + 0.002
+    gc.set_threshold(7, 7, 7)
+    sys.setswitchinterval(1.0)
+    sys.set_int_max_str_digits(700)
+    while time.monotonic() < end:
+        pass
 
 
 def lose_stream(name: str, how: str) -> None:

@@ -6,6 +6,7 @@ import _signal as signal  # type: ignore[import-not-found]
 import _thread
 import faulthandler
 import fcntl
+import gc
 import os
 import resource
 import sys
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _pthread_sigmask: Any = signal.pthread_sigmask
+# By name, for a run may have put something in the place of the module's. The worker asks the first four after each run.
+recursion_limit, profile, trace = sys.getrecursionlimit, sys.getprofile, sys.gettrace
+is_collecting = gc.isenabled
+_set_recursion_limit, _set_profile, _set_trace = sys.setrecursionlimit, sys.setprofile, sys.settrace
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
@@ -29,6 +34,11 @@ class Surroundings:
 
     Args:
         started: whether processes may have been started by now; they belong to no run.
+    Attributes:
+        recursion_limit: of the run that is going on, when it began: what a module has set that was imported while the
+            call was loaded stays.
+        profile, trace: the functions of `sys.setprofile` and `sys.settrace`.
+        collects: whether garbage is collected.
     """
 
     def __init__(self, *, started: bool) -> None:
@@ -43,6 +53,11 @@ class Surroundings:
         self._stdin, self._stdout, self._stderr = _streams()
         self._flush_stdout, self._flush_stderr = _flush_of(self._stdout), _flush_of(self._stderr)
         self._settings = _settings()
+        self.recursion_limit = recursion_limit()
+        self.profile, self.trace = profile(), trace()
+        self.collects = is_collecting()
+        self._thresholds = gc.get_threshold()
+        self._switch_interval, self._digits = sys.getswitchinterval(), sys.get_int_max_str_digits()
         self._threads = _thread._count()
         self._children = _system.OwnChildren()
         self._children.move(out_of_the_way)
@@ -72,9 +87,23 @@ class Surroundings:
         """Return whether a run has changed what `tidy` does not put back.
 
         Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more, and
-        where `settle_streams` says so.
+        where `settle_streams` says so. What of the interpreter harms nobody soon is put back here.
         """
+        gc.set_threshold(*self._thresholds)
+        if sys.getswitchinterval() != self._switch_interval:
+            sys.setswitchinterval(self._switch_interval)
+        sys.set_int_max_str_digits(self._digits)
         return _settings() != self._settings
+
+    def settle_interpreter(self) -> None:
+        """Put back what a run has changed of the interpreter that the next one, or the answer, may suffer from."""
+        _set_recursion_limit(self.recursion_limit)  # first: what it was set to may not do for the rest
+        if profile() is not self.profile:
+            _set_profile(self.profile)
+        if trace() is not self.trace:
+            _set_trace(self.trace)
+        if is_collecting() is not self.collects:
+            (gc.enable if self.collects else gc.disable)()
 
     def settle_streams(self) -> bool:
         """Flush stdout and stderr, and put the worker's own back in the place of others.

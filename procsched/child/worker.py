@@ -39,7 +39,16 @@ from procsched.child.protocol import (
     STARTED_AT,
     USED_BEFORE,
 )
-from procsched.child.surroundings import Surroundings, copy_of, flush_streams, out_of_the_way
+from procsched.child.surroundings import (
+    Surroundings,
+    copy_of,
+    flush_streams,
+    is_collecting,
+    out_of_the_way,
+    profile,
+    recursion_limit,
+    trace,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -328,6 +337,7 @@ class Worker:
         stage = "load"
         data: bytes | _parcels.Parcel = b""
         failure: BaseException | None = None
+        surroundings = self.surroundings
         try:
             try:
                 self.times[STARTED_AT] = self.began
@@ -345,6 +355,7 @@ class Worker:
                 else:
                     function, args, kwargs = pickle.loads(frame.payload)
                 stage = "run"
+                surroundings.recursion_limit = recursion_limit()
                 self.function = function
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if hasattr(type(result), "__await__"):  # as `await` asks; the object may answer anything
@@ -356,6 +367,13 @@ class Worker:
                 self.last, self.number = self.number, 0
                 if self.limits is not None:
                     self.limits.lift()
+            if (
+                recursion_limit() != surroundings.recursion_limit
+                or profile() is not surroundings.profile
+                or trace() is not surroundings.trace
+                or is_collecting() is not surroundings.collects
+            ):
+                surroundings.settle_interpreter()
             data = pack_result(result)
             if self.limits is not None:
                 self.limits.check_result(len(data))
@@ -379,9 +397,15 @@ class Worker:
             if data.fd >= 0 and self.send_parcel(frame.number, data.fd):
                 return wire.DONE, wire.APART, b""
             return wire.DONE, wire.WHOLE, data.in_band()
-        trace = TRACEBACK.__get__(failure)
-        if trace is not None:
-            TRACEBACK.__set__(failure, trace.tb_next)  # without this frame
+        for _ in range(3):
+            try:
+                surroundings.settle_interpreter()
+                break
+            except BaseException:  # the run's profile and trace functions may raise in it, and are off then
+                continue
+        entry = TRACEBACK.__get__(failure)
+        if entry is not None:
+            TRACEBACK.__set__(failure, entry.tb_next)  # without this frame
         flags = 0
         if self.raised is not None and (failure is self.raised or type_name(failure) == "CancelledError"):
             flags |= wire.SOFT

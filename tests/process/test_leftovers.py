@@ -60,6 +60,56 @@ def test_what_a_run_leaves_is_put_back_or_goes_with_its_worker(
         assert record.pid in bench.pids()
 
 
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("leave", faults.INTERPRETER)
+def test_the_interpreter_is_put_back(bench: Bench, leave: str, raises: bool) -> None:
+    """What one run sets reaches neither its own answer nor the next run, however short it was."""
+    pid, before = bench.submit(faults.interpreter).result(support.TIMEOUT)
+    future = bench.submit(faults.leave_interpreter, leave, raises)
+    record = only_record(future, Outcome.FAILED if raises else Outcome.SUCCEEDED)
+    if raises:
+        assert record.error == "ValueError: left"
+        assert type(future.exception(support.TIMEOUT)) is ValueError
+    else:
+        assert future.result(support.TIMEOUT) == [[[]]]
+    assert bench.submit(faults.interpreter).result(support.TIMEOUT) == (pid, before)
+
+
+def test_a_trace_function_that_raises_ends_no_worker(bench: Bench) -> None:
+    """It is its own run that it makes fail."""
+    pid, before = bench.submit(faults.interpreter).result(support.TIMEOUT)
+    for which in ("setprofile", "settrace"):
+        only_record(bench.submit(faults.leave_raising, which), Outcome.FAILED)
+    assert bench.submit(faults.interpreter).result(support.TIMEOUT) == (pid, before)
+
+
+def test_numbers_of_the_interpreter_are_put_back_after_a_while(bench: Bench) -> None:
+    """After runs of a millisecond: they harm nobody soon."""
+    pid, before = bench.submit(faults.interpreter_numbers).result(support.TIMEOUT)
+    bench.submit(faults.leave_interpreter_numbers).result(support.TIMEOUT)
+    assert bench.submit(faults.interpreter_numbers).result(support.TIMEOUT) == (pid, before)
+
+
+def test_a_recursion_limit_that_a_module_sets_stays(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported while the first of its calls is loaded, and not again."""
+    bench.submit(int).result(support.TIMEOUT)
+    (tmp_path / "deep_module.py").write_text(
+        "import os, sys\n"
+        f"if os.getpid() != {os.getpid()}:\n"
+        "    sys.setrecursionlimit(4321)\n"
+        "def limit():\n"
+        "    return os.getpid(), sys.getrecursionlimit()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import deep_module
+
+    first = bench.submit(deep_module.limit).result(support.TIMEOUT)
+    assert first[1] == 4321
+    assert bench.submit(deep_module.limit).result(support.TIMEOUT) == first
+
+
 def test_the_working_directory_is_put_back(bench: Bench, tmp_path: Path) -> None:
     """A change of directory ends with the run, also where that directory is removed meanwhile."""
     gone = tmp_path / "gone"
