@@ -101,6 +101,43 @@ def report_progress() -> tuple[str, int, float | None]:
     return run.name, run.attempt, run.remaining()
 
 
+class Sly(str):
+    """A text that says at every turn that it is one of its own kind, and notes where it is loaded."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        return Sly(super().__getitem__(key))
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (b"no pickle",)
+
+
+class SlyNumber(int):
+    """A number of the same kind."""
+
+    def __float__(self) -> float:
+        raise ValueError("no number")
+
+    __index__ = __int__ = __float__  # type: ignore[assignment]
+
+
+class SlyNote:
+    """Has such a text."""
+
+    def __str__(self) -> str:
+        return Sly("half way")
+
+
+def report_slyly() -> None:
+    """Tell of progress with a text and numbers that are none of the builtin kinds."""
+    from procsched import current_run
+
+    run = current_run()
+    assert run is not None
+    run.progress(SlyNumber(3), SlyNumber(7), SlyNote())  # type: ignore[arg-type]
+
+
 def own_name() -> str:
     """Return what the run is called."""
     from procsched import current_run
@@ -374,7 +411,7 @@ def write_huge_claim(path: str) -> NoReturn:
 
 
 def write_no_pickle(path: str) -> NoReturn:
-    """Write a well-formed progress frame, for whatever number, whose payload is no pickle, and hang."""
+    """Write a well-formed progress frame, for whatever number, whose payload tells of none, and hang."""
     support.tell(path, os.getpid())
     for number in range(1, 20):
         _write_to_parent(b"".join(wire.encode(wire.PROGRESS, number, b"no pickle")))
@@ -459,7 +496,7 @@ def flood_frames(path: str) -> NoReturn:
     import socket
 
     frames = b"".join(
-        b"".join(wire.encode(wire.PROGRESS, number, pickle.dumps((1, 2, "on")))) for number in range(1, 100)
+        b"".join(wire.encode(wire.PROGRESS, number, wire.progress(1, 2, "on"))) for number in range(1, 100)
     )
     for fd in sockets():
         with socket.socket(fileno=os.dup(fd)) as sock:

@@ -454,9 +454,10 @@ class Worker:
         """Send progress of the run that is going on."""
         number = self.number
         if number and os.getpid() == self.pid:
-            payload = pickle.dumps(
-                (_number(done), None if total is None else _number(total), str(note)[:1000]), 5
-            )
+            text = str.__str__(str(note))[
+                :1000
+            ]  # exact, as the numbers are: what is read is no class of the run's
+            payload = wire.progress(_number(done), None if total is None else _number(total), text)
             self.channel.write(wire.encode(wire.PROGRESS, number, payload))
 
     # -- output --------------------------------------------------------------------------------------------
@@ -492,8 +493,8 @@ def _reseed() -> None:
 
 
 def _number(value: Any) -> float:
-    """Return a count as it is, and what is like a number as a float."""
-    return value if type(value) is int else float(value)
+    """Return a count as an exact int, and what else is like a number as an exact float."""
+    return int.__int__(value) if issubclass(type(value), int) else float(value)
 
 
 def run_worker(

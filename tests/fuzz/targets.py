@@ -49,8 +49,14 @@ VALUES: tuple[Any, ...] = (
 
 
 def payload(choices: Choices) -> bytes:
-    """Return a payload: some pickle, or none."""
-    return choices.some() if choices.below(2) else pickle.dumps(choices.pick(VALUES), 5)
+    """Return a payload: of progress, some pickle, or neither."""
+    match choices.below(4):
+        case 0:
+            return wire.progress(choices.float(), choices.number(), "note")
+        case 1:
+            return pickle.dumps(choices.pick(VALUES), 5)
+        case _:
+            return choices.some()
 
 
 def stream(choices: Choices, numbers: Callable[[], int]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 from collections.abc import Callable
@@ -24,7 +23,7 @@ class Endless:
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
-        frame = b"".join(wire.encode(wire.PROGRESS, 0, pickle.dumps((1, 2, "on"))))
+        frame = b"".join(wire.encode(wire.PROGRESS, 0, wire.progress(1, 2, "on")))
         self._data = frame * ((1 << 16) // len(frame))
 
     def recv(self, _size: int) -> bytes:

@@ -174,6 +174,14 @@ def test_progress_reaches_the_future(bench: Bench) -> None:
     assert future.progress == (3.0, 3.0, "step 3")
 
 
+def test_progress_is_of_exact_numbers_and_text(bench: Bench) -> None:
+    """What else a run gives is made so in the worker, and its class never comes to the parent."""
+    future = bench.submit(faults.report_slyly)
+    assert future.result(support.TIMEOUT) is None
+    assert future.progress == (3, 7, "half way")
+    assert [type(value) for value in future.progress] == [int, int, str]
+
+
 @pytest.mark.parametrize(
     "function", [faults.own_name, functools.partial(faults.own_name), lambda: faults.own_name()]
 )

@@ -73,9 +73,9 @@ def answer(kind: int = wire.DONE, **fields: Any) -> bytes:
         answer(wire.RAISED, payload=wire.pickle.dumps((1, 2, 3, 4), 5)),
         answer(wire.RAISED, payload=wire.pickle.dumps(("text", b"no text", None, ""), 5)),
         answer(wire.RAISED, payload=wire.pickle.dumps(("text", None, "no bytes", ""), 5)),
-        answer(wire.PROGRESS, payload=wire.pickle.dumps(("1", 2, "note"), 5)),
-        answer(wire.PROGRESS, payload=wire.pickle.dumps((1, [], "note"), 5)),
-        answer(wire.PROGRESS, payload=wire.pickle.dumps((1, 2, None), 5)),
+        answer(wire.PROGRESS, payload=b"one =2 note"),
+        answer(wire.PROGRESS, payload=b"=1 [] note"),
+        answer(wire.PROGRESS, payload=b"=1 =2"),
     ],
     ids=["facts", "dirt", "failure", "traceback", "exception", "done", "total", "note"],
 )

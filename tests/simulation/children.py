@@ -233,7 +233,7 @@ class Child:
         )
         world.checker.child_began(truth)
         if behaviour.progress:
-            payload = wire.pickle.dumps((1.0, 2.0, "half"), 5)
+            payload = wire.progress(1.0, 2.0, "half")
             self.plan(
                 behaviour.seconds / 2,
                 lambda: self.write(b"".join(wire.encode(wire.PROGRESS, frame.number, payload))),

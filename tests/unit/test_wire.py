@@ -198,3 +198,27 @@ def test_a_claim_costs_no_memory() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 65 << 20
+
+
+NUMBERS = st.integers() | st.integers(-(1 << 20_000), 1 << 20_000) | st.floats(allow_nan=False)
+PROGRESS_LIKE = st.text("=0123456789abcdefx.p+- ", max_size=40).map(str.encode)
+
+
+@given(NUMBERS, NUMBERS | st.none(), st.text(st.characters(), max_size=50))
+def test_progress_is_read_as_it_was_written(done: float, total: float | None, note: str) -> None:
+    """Also an int of more digits than may be printed, and halves of characters."""
+    opened = wire.open_progress(wire.progress(done, total, note))
+    assert opened == (done, total, note)
+    assert [type(value) for value in opened] == [type(done), type(total), str]
+
+
+@given(st.binary(max_size=40) | PROGRESS_LIKE)
+def test_any_payload_is_progress_or_a_wire_error(payload: bytes) -> None:
+    """What a worker was made to write is never looked into by pickle."""
+    try:
+        done, total, note = wire.open_progress(payload)
+    except wire.WireError:
+        return
+    assert type(done) in (int, float)
+    assert type(total) in (int, float, type(None))
+    assert type(note) is str
