@@ -185,7 +185,7 @@ def _length(iterables: tuple[Iterable[Any], ...]) -> int | None:
     """Return how many items there are, or None where an iterable cannot say."""
     try:
         return min((len(iterable) for iterable in iterables), default=0)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # it has no length, or its class raises something of its own
         return None
 
 

@@ -229,6 +229,24 @@ def test_progress_counts_items(bench: Bench, chunksize: int, expected: list[tupl
     assert seen == expected or (chunksize == 4 and seen == [(4, 6), (6, 6)])
 
 
+class Shy:
+    """Knows its length when all of it was read."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("not read yet")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_a_length_that_cannot_be_told_is_unknown(bench: Bench) -> None:
+    """Whatever says so: the items are there all the same."""
+    seen: list[tuple[int, int | None]] = []
+    results = bench.executor.map(faults.identity, Shy(), progress=lambda *given: seen.append(given))
+    assert list(results) == [0, 1, 2]
+    assert [done for done, _total in seen] == [1, 2, 3]
+
+
 def test_progress_is_told_while_the_first_item_is_waited_for(bench: Bench) -> None:
     """Items that end behind one that takes long are counted at once, in the thread that waits."""
     gate = bench.gate()
