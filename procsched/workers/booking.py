@@ -17,6 +17,7 @@ from procsched._core.models import Outcome, Sealed
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
 from procsched.workers.dispatch import Dispatcher
+from procsched.workers.loop import SHORTAGES
 from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, WorkerState
 
 TYPE_CHECKING = False
@@ -50,11 +51,13 @@ class Booker(Dispatcher):
 
     Attributes:
         counters: those of `Stats`; guarded by lock.
+        untold: calls that have ended, and whose owners are to be told. The I/O thread's.
     """
 
     def __init__(self, size: int, options: PoolOptions) -> None:
         super().__init__(size, options)
         self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.untold: list[tuple[Call, Ending]] = []
         self._wears = options.max_runs is not None or options.max_rss is not None
 
     def on_answers(self, worker: Worker, frames: list[wire.Frame]) -> None:
@@ -72,7 +75,8 @@ class Booker(Dispatcher):
             elif worn:
                 self.fleet.ensure()
         finally:
-            self._end_all(ended)  # whatever is raised: no worker has them any more
+            self.untold += ended
+            self.end_all(self.untold)  # whatever is raised: no worker has them any more
         if isinstance(problem, wire.WireError):
             raise problem
         if problem is not None:
@@ -86,7 +90,7 @@ class Booker(Dispatcher):
             for call, ending in ended:
                 call.ended(ending)
         except BaseException:
-            self.loop.call_soon(functools.partial(self._end_all, ended))  # whom it was told does not mind
+            self.loop.call_soon(functools.partial(self.end_all, ended))  # whom it was told does not mind
             raise
         if over or worn:
             self.loop.call_soon(worker.kill if over else self.fleet.ensure)
@@ -95,9 +99,11 @@ class Booker(Dispatcher):
         elif problem is not None:
             raise problem
 
-    def _end_all(self, ended: list[tuple[Call, Ending]]) -> None:
-        for call, ending in ended:
-            self.end(call, ending)
+    def end_all(self, ended: list[tuple[Call, Ending]]) -> None:
+        """Tell the owners of calls how they have ended, and take out of the list who was told. On the I/O thread."""
+        for _ in range(len(ended)):
+            self.end(*ended[0])
+            del ended[0]
 
     def _book_locked(
         self, worker: Worker, frames: list[wire.Frame], ended: list[tuple[Call, Ending]]
@@ -183,6 +189,8 @@ class Booker(Dispatcher):
         try:
             call.ended(ending)
         except BaseException as error:
+            if isinstance(error, SHORTAGES):
+                self.untold.append((call, ending))
             self.loop.note(error)
 
     def _take_answer_locked(self, worker: Worker, call: Call, frame: wire.Frame) -> Ending | None:

@@ -589,8 +589,10 @@ class Fleet(Alarm):
             self.loop.hurry(self.alarm)
             return
         self.alarm = math.inf
-        self.release()
-        self.pool.on_closed()
+        try:
+            self.release()
+        finally:
+            self.pool.on_closed()  # whatever cannot be let go of: somebody waits for this
 
     def release(self) -> None:
         """Let go of the shared memory, and of a guard that was not needed."""

@@ -61,6 +61,7 @@ class Hearer(Sender):
         "decoder",
         "fleet",
         "held",
+        "mangled",
         "output",
         "pid",
         "pidfd",
@@ -80,6 +81,7 @@ class Hearer(Sender):
         self.decoder = wire.Decoder()
         self.broken = ""
         self.held: Any = None
+        self.mangled = False  # what it wrote was read and lost, and it has not been ended yet
         self.start_error: tuple[str, str | None] | None = None
         self.cpu_base = 0.0
 
@@ -174,8 +176,10 @@ class Hearer(Sender):
             self.break_off(f"worker wrote what is no message: {error}")
         except Exception as error:
             # A fault of ours. What was read is lost, and an answer may be among it, which somebody waits for.
+            self.mangled = True  # first: what follows may fail as well, and is done again then
             self.pool.loop.note(error)
             self.break_off(f"an error in the pool: {type(error).__name__}: {error}")
+            self.mangled = False
 
     def expect_rest(self) -> None:
         """Where a frame has begun and not ended: look again, for something else may have written into the socket."""

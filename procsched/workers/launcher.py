@@ -12,7 +12,7 @@ import time
 from collections import deque
 
 from procsched import _system
-from procsched.workers.loop import READ, WRITE
+from procsched.workers.loop import READ, SHORTAGES, WRITE
 from procsched.workers.verdict import exit_words
 
 TYPE_CHECKING = False
@@ -71,6 +71,7 @@ class Launcher:
         self._guard_fd: int | None = None
         self._control: Any = None
         self._unsent: deque[tuple[memoryview, tuple[int, ...], bool]] = deque()
+        self._received: list[tuple[Any, list[int]]] = []  # messages, and the descriptors with each
         self._failure: tuple[str, str | None] | None = None  # why it cannot serve
         self._broken = ""  # what it wrote that is no message
         self._helper_fd: int | None = None
@@ -216,8 +217,15 @@ class Launcher:
             self._flush()
         if self._control is None or not events & ~WRITE:
             return
-        for message, fds in self._control.receive_available():
+        self._received += self._control.receive_available()
+        self.hear_received()
+
+    def hear_received(self) -> None:
+        """Handle what has come: each is kept until it was, for with the death of a worker a call would be lost."""
+        while self._received:
+            message, fds = self._received[0]
             if message is None and not fds:
+                self._received.clear()
                 self._hung_up = True
                 self.loop.run(self._close_control)
                 self._signal_guard(signal.SIGCONT)  # it may be stopped, and is to see that the helper is gone
@@ -225,10 +233,19 @@ class Launcher:
                     # No pid descriptors here. The guard ends within the five seconds it gives what is left.
                     self._reap_guard(self._wait_guard(0))
                 return
-            self.loop.run(functools.partial(self._hear, message, fds))
+            count = len(fds)
+            try:
+                self._hear(message, fds)
+            except BaseException as error:
+                if isinstance(error, SHORTAGES) and len(fds) == count:
+                    raise  # the loop calls again when it has recovered
+                self.loop.note(error)
+            while fds:
+                os.close(fds.pop())
+            del self._received[:1]
 
     def _hear(self, message: Any, fds: list[int], *, again: bool = False) -> None:
-        """Handle a message, if it is one; in any case no descriptor that came with it is left.
+        """Handle a message, if it is one.
 
         Args:
             again: an error of ours has kept it from being handled once already.
@@ -238,13 +255,13 @@ class Launcher:
                 self._handle(message, fds)
             else:
                 self._break_off(f"{message!r:.200} with {len(fds)} descriptors")
+        except SHORTAGES:
+            raise
         except Exception as error:
             if message[0] not in ("gone", "spawn_failed") or again:  # what else is lost has a deadline
                 raise
             self.loop.note(error)
             self.loop.call_soon(functools.partial(self._hear, message, [], again=True))
-        finally:
-            _close_all(fds)
 
     def _break_off(self, what: str) -> None:
         """End a helper that has written what it never would: a module of `preload=` has, into its socket."""
@@ -303,9 +320,9 @@ class Launcher:
         self._guard_reaped = True
         self._guard_status = status
         if self._control is not None:
-            for message, fds in self._control.receive_available():  # what it said before it died
-                if message is not None or fds:
-                    self.loop.run(functools.partial(self._hear, message, fds))
+            found = self._control.receive_available()  # what it said before it died
+            self._received += [each for each in found if each != (None, [])]
+            self.loop.run(self.hear_received)
         if self._helper_fd is None:
             self._lost()
         else:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 READ = getattr(select, "EPOLLIN", 1)
 WRITE = getattr(select, "EPOLLOUT", 4)
 _NEVER = float("inf")
+TROUBLE_WAIT = 0.01  # seconds for which memory, or depth, that was missing may come back
+SHORTAGES = (MemoryError, RecursionError)
 
 
 class Alarm:
@@ -46,7 +48,12 @@ class Alarm:
 class Loop:
     """Runs callbacks on one thread. `call_soon` and `hurry` may be called from any thread, the rest from its own.
 
-    A callback that raises is logged and reported to `on_error`; the loop goes on.
+    A callback that raises is logged and reported to `on_error`; the loop goes on. Where memory is missing, or depth to
+    call anything (the recursion limit is one for all threads, and anybody's to set), even that may fail, at any step:
+    then it looks at everything once more a moment later.
+
+    Attributes:
+        on_trouble: called after such a failure, for what others have left half done.
     """
 
     def __init__(
@@ -62,6 +69,8 @@ class Loop:
         self._armed = _NEVER  # when the timer will wake us, at the latest; guarded by lock
         self._over = False
         self._pause = 0.0
+        self._troubled = False  # something may have been lost; only its own thread looks
+        self.on_trouble: Callable[[], object] = _nothing
         # Steady time since when it handles what its last wait has brought; 0 while it waits. Read without a lock.
         self.busy_since = 0.0
         self._callbacks: dict[int, Callable[[int], None]] = {}
@@ -156,12 +165,60 @@ class Loop:
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        _system.sharpen_timers()
+        try:
+            while True:
+                try:
+                    self._serve()
+                    return
+                except BaseException:  # of an error that could not even be logged
+                    self._troubled = True
+        finally:
+            if self._over:
+                self.close()
+            else:
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """The thread ends, of an error that came where nothing catches any: another one goes on."""
+        self._troubled = True
+        ended = self.thread
+        self.thread = threading.Thread(target=self._run, name=ended.name, daemon=True)
+        try:
+            self.thread.start()
+        except BaseException:
+            self.thread = ended  # as `health()` tells
+            raise
+
+    def _serve(self) -> None:
+        self.run(_system.sharpen_timers)
         while not self._over:
+            if self._troubled:
+                self._recover()
             self.run(self._once)
         while self._calls:
-            self.run(self._calls.popleft())
-        self.close()
+            self._call_next()
+
+    def _recover(self) -> None:
+        """Look at all that may have been lost: calls whose wake-up was read, alarms whose timer was, what was torn."""
+        time.sleep(TROUBLE_WAIT)
+        self._troubled = False
+        self._call_all()
+        self.rearm()
+        self.on_trouble()
+
+    def _call_all(self) -> None:
+        for _ in range(len(self._calls)):
+            self._call_next()
+
+    def _call_next(self) -> None:
+        function = self._calls.popleft()
+        try:
+            function()
+        except BaseException as error:
+            trace = error.__traceback__
+            if isinstance(error, SHORTAGES) and trace is not None and trace.tb_next is None:
+                self._calls.appendleft(function)  # it has not begun
+            self.note(error)
 
     def close(self) -> None:
         """Close the descriptors: at the end of the thread, or of a loop that was never started."""
@@ -171,7 +228,7 @@ class Loop:
         if hasattr(self._poller, "close"):
             self._poller.close()
         leftover = {self._wake_read, self._wake_write, self._timer_fd} - {-1}
-        self._wake_write = -1
+        self._wake_read = self._wake_write = self._timer_fd = -1
         for fd in leftover:
             os.close(fd)
 
@@ -184,6 +241,8 @@ class Loop:
 
     def note(self, error: BaseException) -> None:
         """Log and report what a callback has raised. On the loop's thread."""
+        if isinstance(error, SHORTAGES):
+            self._troubled = True
         say(logging.ERROR, "the I/O thread goes on after an error", error=error)
         try:
             self._on_error(error)
@@ -230,8 +289,7 @@ class Loop:
             os.read(self._wake_read, 4096)
         except BlockingIOError:
             pass
-        for _ in range(len(self._calls)):
-            self.run(self._calls.popleft())
+        self._call_all()
 
     def _on_timer(self, _events: int) -> None:
         if _timerfd.timerfd_read(self._timer_fd):
@@ -262,6 +320,10 @@ class _Later(Alarm):
     def on_alarm(self, now: float) -> None:
         self.loop.alarms.discard(self)
         self.function()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _make_wakeup() -> tuple[int, int]:

@@ -177,6 +177,7 @@ class ProcessPool(Booker):
             from procsched.workers.fleet import Fleet
 
             self.loop = Loop("procsched-io", self._on_loop_error, self.lock)
+            self.loop.on_trouble = self._look_for_torn
             undo.callback(self.loop.close)
             if self._prepared is None:
                 self.fleet = Fleet(self, guard)
@@ -284,6 +285,18 @@ class ProcessPool(Booker):
         if not self._fleet_closing:
             self._fleet_closing = True
             self.fleet.close(until)
+
+    def _look_for_torn(self) -> None:
+        """The I/O thread was short of memory, or of depth: whatever it was at may be half done."""
+        self.end_all(self.untold)
+        with self.lock:
+            self.mend_locked()
+        if self.fleet.launcher is not None:
+            self.fleet.launcher.hear_received()
+        for worker in list(self.fleet.workers.values()):
+            if worker.mangled:
+                worker.break_off("an error in the pool")
+                worker.mangled = False
 
     def _look_at_clock(self) -> None:
         awake = self.awake()

@@ -389,6 +389,8 @@ FLEET, LAUNCHER, WORKER, WATCH = (
 )
 STEPS = [  # of whom, which, and what makes it come
     ("procsched.workers.booking.Booker", "on_answers", "calls"),
+    (WORKER, "go_on_locked", "calls"),
+    (WORKER, "may_be_idle_locked", "calls"),
     (FLEET, "on_gone", "calls"),
     (FLEET, "on_spawned", "calls"),
     (FLEET, "on_ready", "calls"),
