@@ -166,15 +166,15 @@ class Booker(Dispatcher):
             if worn:
                 worker.retiring = True
                 worker.recall_locked()
-            worn = worker.go_on_locked(frames[-1].first) and worn
-            if worker.call is not None and worker.call.verdict is not None:
-                self.carry_out_kill(worker, worker.call)  # decided before we knew that it had begun
-            if worn:
-                worker.leave_locked()
-                self.counters["recycled"] += 1
-            self._take_late_locked()
-            self.touched = None  # whatever comes now, this worker is whole
             try:
+                worn = worker.go_on_locked(frames[-1].first) and worn
+                if worker.call is not None and worker.call.verdict is not None:
+                    self.carry_out_kill(worker, worker.call)  # decided before we knew that it had begun
+                if worn:
+                    worker.leave_locked()
+                    self.counters["recycled"] += 1
+                self._take_late_locked()
+                self.touched = None  # whatever comes now, this worker is whole
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
             except BaseException as error:
                 self.mend_locked()

@@ -24,6 +24,8 @@ import pytest
 from procsched import Limits, Outcome, TaskTimeoutError, WorkerCrashedError, _system
 from procsched.future import ProcessFuture
 from procsched.workers.fleet import Fleet
+from procsched.workers.process import Worker
+from procsched.workers.sending import WorkerState
 from tests import faults, ledger, support, unforkable
 from tests.pools import ROOT, Bench, guard_pid, helper_pid, only_record, open_gate, told_pids
 
@@ -443,6 +445,26 @@ def test_an_error_in_the_supervisor_ends_no_thread(
             future.wait_record(support.TIMEOUT)
         assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
         assert failures
+
+
+def test_an_error_between_two_calls_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of ours while a worker is about to be idle leaves it in no book as one that runs something."""
+    armed = threading.Event()
+    original = Worker.may_be_idle_locked
+
+    def once(worker: Worker) -> bool:
+        if armed.is_set() and worker.state is WorkerState.IDLE and worker.runs > 1:
+            armed.clear()
+            raise RuntimeError("injected")
+        return original(worker)
+
+    monkeypatch.setattr(Worker, "may_be_idle_locked", once)
+    with Bench(tmp_path, 1) as bench:
+        assert bench.submit(faults.add, 1, 1).result(support.TIMEOUT) == 2
+        armed.set()
+        assert bench.submit(faults.add, 2, 2).result(support.TIMEOUT) == 4
+        assert bench.submit(faults.add, 4, 4).result(support.TIMEOUT) == 8
+        assert not armed.is_set()
 
 
 def calls(bench: Bench) -> list[ProcessFuture]:
