@@ -115,3 +115,54 @@ def test_killing_the_workers_reaches_a_call_between_two_attempts(tmp_path: Path)
     executor.shutdown()
     assert future.cancelled()
     assert (tmp_path / "told").read_text() == "x"
+
+
+LOW_LIMIT = """
+import os, sys, threading, time
+from procsched import ProcessExecutor
+
+def depth():
+    frame, count = sys._getframe(1), 0
+    while frame:
+        frame, count = frame.f_back, count + 1
+    return count
+
+limit = sys.getrecursionlimit()
+for room in range(7, 31, 3):
+    executor = ProcessExecutor(1, start_timeout=3.0)
+    assert executor.submit(abs, -1).result(20) == 1
+    sys.setrecursionlimit(depth() + room)
+    try:
+        future = executor.submit(abs, -2)
+    except RecursionError:
+        future = None
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        pass
+    sys.setrecursionlimit(limit)
+    if future is not None:
+        future.wait_record(20)
+    executor.submit(abs, -3).wait_record(20)
+    assert executor.submit(abs, -4).result(20) == 4
+    ending = threading.Thread(target=executor.shutdown, daemon=True)
+    ending.start()
+    ending.join(20)
+    print(room, ending.is_alive(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_recursion_limit_that_leaves_no_room_loses_no_call(tmp_path: Path) -> None:
+    """It is one for all threads, also for that of the deadlines: calls end, others begin, and a shutdown returns."""
+    script = tmp_path / "script.py"
+    script.write_text(LOW_LIMIT, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [f"{room} False" for room in range(7, 31, 3)], done.stderr[-2000:]
