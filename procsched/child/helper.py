@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # What most actions import in the end. Nothing here needs it, so it is imported once the first worker is on its way.
-COMMON = ("ctypes", "pickle", "signal", "socket", "threading")
+COMMON = ("ctypes", "pickle", "signal", "socket")
 
 WORKER_FDS, PROGRAM_FDS = 4, 3  # that come with the request for a worker, and for one that is another program
 
