@@ -231,14 +231,15 @@ class EventDelivery:
 
     def _retire_locked(self, outlet: _Outlet) -> int:
         """Forget the outlet; its thread ends after the call it is in. Return how many events that loses."""
-        if outlet.removed:
+        if outlet not in self._outlets:
             return 0  # its losses are counted
-        self._outlets = tuple(other for other in self._outlets if other is not outlet)
+        # First: where a signal handler raises before it is forgotten, the next one to close does it again.
         outlet.removed = True
+        outlet.wake()
+        self._outlets = tuple(other for other in self._outlets if other is not outlet)
         dropped = outlet.outbox.drop_all()
         if outlet.outbox.lost:
             self._lost_before[outlet.name] = self._lost_before.get(outlet.name, 0) + outlet.outbox.lost
-        outlet.wake()
         if self._waiting:
             self._handled.notify_all()
         return dropped

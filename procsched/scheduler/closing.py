@@ -3,8 +3,9 @@
     first caller      drains or gives back --> asks what still runs to end --> pool, timer, queues --> report
     further callers   may shorten its time; wait for the report
     a listener        may do it, and is not waited for
-    an action, a schedule, a log handler in a thread of ours, and a signal handler in the midst of our code
-                      have a thread of its own do it, and do not wait: they would wait for themselves
+    a signal handler  in the midst of the first caller does what is left
+    an action, a schedule, a log handler in a thread of ours, and a signal handler that may have interrupted a holder
+    of a lock         have a thread of its own do it, and do not wait: they would wait for themselves
 
 Every step may be taken twice: a caller that is interrupted leaves the rest to the next one.
 """
@@ -23,7 +24,7 @@ from procsched._logs import log, say
 from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError
 from procsched.scheduler import exits
-from procsched.scheduler.driver import CLOSED, CLOSING, NEW
+from procsched.scheduler.driver import CLOSED, CLOSING, NEW, RUNNING, STARTING
 from procsched.scheduler.gate import Gate
 from procsched.scheduler.waiting import WaitingDriver
 from procsched.workers.base import Ending
@@ -57,7 +58,8 @@ class Closing:
     def __init__(self, drain: bool, end: float | None) -> None:
         self.drain = drain
         self.end = end  # real steady seconds; None for no limit
-        self.led = False  # a thread is doing it
+        self.started = False  # there is something to end
+        self.leader: threading.Thread | None = None  # who does it now
         self.returned: dict[str, None] = {}
         self.gates: list[Gate] = []  # of those who wait for the report
         self.report: ShutdownReport | None = None
@@ -88,17 +90,20 @@ class ClosingDriver(WaitingDriver):
             return self._close_elsewhere(drain, timeout)
         end = None if timeout is None else real_seconds() + timeout
         while True:
-            with self._lock:
-                closing = self._join_locked(drain, end)
-                if closing.report is not None:
-                    return closing.report
-                gate = None
-                if closing.led:
-                    gate = Gate()
-                    closing.gates.append(gate)
-                closing.led = True
-            if gate is None:
-                return self._lead(closing)
+            try:
+                with self._lock:
+                    closing = self._join_locked(drain, end)
+                    if closing.report is not None:
+                        return closing.report
+                    gate = self._seek_locked(closing)
+                if gate is None:
+                    return self._lead(closing)
+            finally:
+                try:
+                    self._make_way()
+                except BaseException:  # a signal handler's, in there
+                    self._make_way()
+                    raise
             if self.delivery.is_listener_thread():
                 return self._report_so_far(closing)  # who leads may be waiting for this very thread
             if not gate.wait(None if end is None else self._longest(closing)):
@@ -122,6 +127,29 @@ class ClosingDriver(WaitingDriver):
             closing.drain = closing.drain and drain
             self._open_idle_gates_locked()  # whoever leads looks at the time again
         return closing
+
+    def _seek_locked(self, closing: Closing) -> Gate | None:
+        """Make the calling thread the leader; where there is another one, return a gate to wait at."""
+        me = threading.current_thread()
+        # Where this very thread leads, a signal handler has interrupted it and would wait for itself.
+        if closing.leader is None or closing.leader is me:
+            closing.leader = me
+            return None
+        gate = Gate()
+        closing.gates.append(gate)
+        return gate
+
+    def _make_way(self) -> None:
+        """Lead no longer, if the calling thread does. Who waits finds the report, or goes on where this one left."""
+        with self._lock:
+            closing = self._closing
+            if closing is None or closing.leader is not threading.current_thread():
+                return
+            for gate in closing.gates:
+                gate.open()
+            # Only now: where a signal handler raises before this, all of it is done again.
+            closing.gates.clear()
+            closing.leader = None
 
     def _close_elsewhere(self, drain: bool, timeout: float | None) -> ShutdownReport:
         thread = threading.Thread(
@@ -148,24 +176,20 @@ class ClosingDriver(WaitingDriver):
     # --- the steps -------------------------------------------------------------------------------------
 
     def _lead(self, closing: Closing) -> ShutdownReport:
-        try:
-            with self._lock:
-                started = self._state not in (NEW, CLOSED)
-                self._state = CLOSING
-            self._stop_timing(closing, started)
-            if started:
-                self._wait_for_runs(closing)
-            forced = self._end_runs(closing)
-            self._end_machinery(closing, started, forced)
-            return self._finish(closing)
-        finally:
-            with self._lock:
-                closing.led = False
-                gates, closing.gates = closing.gates, []
-            for gate in gates:
-                gate.open()  # they find the report, or go on where this thread was interrupted
+        with self._lock:
+            if closing.report is not None:
+                return closing.report  # a signal handler came before this, and has done it
+            if self._state in (STARTING, RUNNING):
+                closing.started = True
+            self._state = CLOSING
+        self._stop_timing(closing)
+        if closing.started:
+            self._wait_for_runs(closing)
+        forced = self._end_runs(closing)
+        self._end_machinery(closing, forced)
+        return self._finish(closing)
 
-    def _stop_timing(self, closing: Closing, started: bool) -> None:
+    def _stop_timing(self, closing: Closing) -> None:
         """Make ready what is due by now, and nothing later; without `drain` give it back at once."""
         with self._lock:
             if not self.engine.closing:
@@ -176,7 +200,7 @@ class ClosingDriver(WaitingDriver):
         if self.engine.ready.lent:  # there will be no more
             self._recall()
         with self._lock:
-            if not (closing.drain and started):
+            if not (closing.drain and closing.started):
                 self._give_back_locked(closing)
             self._hand_over_locked()
 
@@ -246,10 +270,10 @@ class ClosingDriver(WaitingDriver):
             if not gate.wait(end - real_seconds()):
                 return
 
-    def _end_machinery(self, closing: Closing, started: bool, forced: bool) -> None:
+    def _end_machinery(self, closing: Closing, forced: bool) -> None:
         """End the pool, the timer, and the threads of listeners and store."""
         since = real_seconds()
-        if started:
+        if closing.started:
             self._guarded("pool", self.pool.shutdown, BRIEFLY if forced else closing.left_beyond(since))
         if self._unwatch is not None:
             self._guarded("clock", self._unwatch)
@@ -284,12 +308,14 @@ class ClosingDriver(WaitingDriver):
     def _finish(self, closing: Closing) -> ShutdownReport:
         with self._lock:
             self._state = CLOSED
+            if closing.report is not None:
+                return closing.report  # likewise
             # Those who came while store and listeners were closing; who comes now is refused.
             self.engine.dismiss_waiters("shutdown")
             self._hand_over_locked()
-            report = closing.report = self._make_report_locked(closing)
+            exits.release(self)
             self._open_idle_gates_locked()
-        exits.release(self)
+            report = closing.report = self._make_report_locked(closing)
         when = " at the interpreter's exit" if self._exiting else ""
         for what, ids in (("ended runs of", report.killed), ("gave back the due", report.returned)):
             if ids and not self._visiting and log.isEnabledFor(logging.WARNING):

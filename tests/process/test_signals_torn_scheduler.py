@@ -7,8 +7,11 @@ handler may come, one after the other: see `tests.striking`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from procsched import (
     ScheduledTask,
     Scheduler,
     SchedulerStateError,
+    ShutdownReport,
     TaskStatus,
     ThreadPool,
 )
@@ -288,6 +292,62 @@ def test_a_handler_interrupts_a_scheduler_with_threads(what: str, raises: bool) 
         assert number > 10
         assert scheduler.wait(scheduler.schedule_after(abs, 0, args=(-1,)), support.TIMEOUT).ok
         assert scheduler.wait_idle(support.TIMEOUT)
+
+
+def end(scheduler: Scheduler) -> None:
+    """Shut down, in a thread that may not wait for ever; nothing of the scheduler is left."""
+    thread = threading.Thread(target=scheduler.shutdown, args=(False, 0), daemon=True)
+    thread.start()
+    thread.join(support.TIMEOUT)
+    assert not thread.is_alive(), "the shutdown waits for ever"
+    with pytest.raises(SchedulerStateError, match="shut down"):
+        scheduler.schedule_after(abs, 3600, args=(1,))
+    assert scheduler._timer is not None
+    assert not scheduler._timer.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_handler_interrupts_a_shutdown(monkeypatch: pytest.MonkeyPatch, raises: bool) -> None:
+    """Wherever it strikes, it may shut down itself, and a further shutdown ends what is left."""
+    # What takes a second for each point where nobody leads any more.
+    monkeypatch.setattr("procsched.scheduler.closing.UNKILLABLE", support.TIMEOUT)
+    for number in itertools.count(1):
+        scheduler = Scheduler(pool=ThreadPool(1), listeners=[EventLog()])
+        scheduler.start()
+        scheduler.schedule_after(abs, 3600, args=(1,))
+        handler = interrupt if raises else functools.partial(scheduler.shutdown, False, 0)
+        with Strike(number, handler) as strike, contextlib.suppress(KeyboardInterrupt):
+            scheduler.shutdown(False, 0)
+        with blaming(strike):
+            end(scheduler)
+        if strike.left > 0:
+            break
+    assert number > 50
+
+
+def test_a_handler_shuts_down_while_a_shutdown_waits(tmp_path: Path) -> None:
+    """The one that it has interrupted ends what runs at once: the handler does not wait for it in vain."""
+    with Rig(tmp_path, 1) as rig:
+        told = rig.path()
+        task = rig.at_once(faults.sleep, told)
+        support.wait_for_file(told)
+        reports = []
+        main = threading.get_ident()
+
+        def strike_when_it_waits() -> None:
+            support.eventually(lambda: rig.scheduler._idle_gates)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: reports.append(rig.scheduler.shutdown(timeout=0)))
+        striker = threading.Thread(target=strike_when_it_waits)
+        try:
+            striker.start()
+            reports.append(rig.scheduler.shutdown(timeout=None))
+            striker.join(support.TIMEOUT)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert reports == [ShutdownReport(killed=(task.id,))] * 2
 
 
 @pytest.mark.slow

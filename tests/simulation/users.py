@@ -386,6 +386,6 @@ class Users:
                 raise Violation("two shutdowns report differently")
             return None
 
-        if self.scheduler._closing is not None and self.scheduler._closing.led:
+        if self.scheduler._closing is not None and self.scheduler._closing.leader is not None:
             strand.step = step
             strand.wake()

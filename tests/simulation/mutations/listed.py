@@ -185,7 +185,7 @@ MUTATIONS = (
     Mutation(
         "what a listener lost is counted twice",
         "listeners.py",
-        "        if outlet.removed:\n            return 0  # its losses are counted\n",
+        "        if outlet not in self._outlets:\n            return 0  # its losses are counted\n",
         "",
     ),
     Mutation(
