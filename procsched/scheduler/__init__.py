@@ -194,6 +194,7 @@ class Scheduler(Served):
     def _start_pool(self) -> None:
         try:
             self.pool.start(self, self.clock)
+            self._has_pool = True
         except OSError:
             with self._lock:
                 if self._state == STARTING:  # nobody has shut it down meanwhile

@@ -78,6 +78,7 @@ class ClosingDriver(WaitingDriver):
     """The driver with its end."""
 
     _closing: Closing | None = None  # guarded by _lock
+    _has_pool = False  # the pool was started, and by this one: it may be another's
     _exiting = False  # the interpreter is exiting
     # It only changes something in a store, and starts no run: nothing of its own is given back.
     _visiting = False
@@ -273,7 +274,7 @@ class ClosingDriver(WaitingDriver):
     def _end_machinery(self, closing: Closing, forced: bool) -> None:
         """End the pool, the timer, and the threads of listeners and store."""
         since = real_seconds()
-        if closing.started:
+        if self._has_pool:
             self._guarded("pool", self.pool.shutdown, BRIEFLY if forced else closing.left_beyond(since))
         if self._unwatch is not None:
             self._guarded("clock", self._unwatch)

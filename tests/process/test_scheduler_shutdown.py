@@ -15,14 +15,17 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    InlinePool,
     InMemoryTaskStore,
     OneTime,
     Outcome,
+    ProcessPool,
     RetryPolicy,
     Scheduler,
     SchedulerStateError,
     ShutdownReport,
     TaskStatus,
+    ThreadPool,
 )
 from procsched.scheduler import closing
 from tests import faults, support
@@ -236,6 +239,18 @@ def test_before_the_start_and_after_the_end(tmp_path: Path) -> None:
     assert rig.scheduler.shutdown(drain=False, timeout=0) == ShutdownReport(returned=(task.id,))
     with pytest.raises(SchedulerStateError):
         rig.scheduler.start()
+
+
+@pytest.mark.parametrize("make", [ProcessPool, ThreadPool, InlinePool])
+def test_a_pool_that_serves_another_scheduler_is_left_to_it(make: Callable[[], Any]) -> None:
+    """A second scheduler on the same pool is refused, or shut down unstarted; the first one goes on."""
+    pool = make()
+    with Scheduler(pool=pool) as first:
+        with pytest.raises(SchedulerStateError, match="already serves"), Scheduler(pool=pool):
+            pass
+        assert first.wait(first.schedule_after(faults.add, 0, args=(1, 2)), support.TIMEOUT).ok
+        Scheduler(pool=pool).shutdown()
+        assert first.wait(first.schedule_after(faults.add, 0, args=(1, 2)), support.TIMEOUT).ok
 
 
 def test_waiters_are_told(rig: Rig) -> None:
