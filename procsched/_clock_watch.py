@@ -17,7 +17,7 @@ import threading
 import time
 
 from procsched import _system, _timerfd
-from procsched._interrupts import owner_check
+from procsched._interrupts import apart, owner_check
 from procsched._logs import say
 
 TYPE_CHECKING = False
@@ -137,16 +137,22 @@ def watch_clock(callback: Callable[[], None]) -> Callable[[], None]:
         else:
             watch.callbacks[token] = callback
 
-    def close() -> None:
+    def end() -> None:
         global _current
         with _watch_lock:
             watch.callbacks.pop(token, None)
-            last = not watch.callbacks
-            if last:
+            if not watch.callbacks:
                 watch.wake_locked()
                 if _current is watch:
                     _current = None
-        if last and watch.thread is not threading.current_thread() and not owner_check(_watch_lock)():
+
+    def close() -> None:
+        if owner_check(_watch_lock)():
+            end()
+        else:  # not in the main thread: a handler there may start a scheduler, for which another thread takes the lock
+            apart(end)
+        unneeded = not watch.callbacks
+        if unneeded and watch.thread is not threading.current_thread() and not owner_check(_watch_lock)():
             watch.thread.join()
 
     return close

@@ -32,6 +32,7 @@ from procsched._core.models import (
 )
 from procsched._core.names import check_names, name_after
 from procsched._core.planning import ONCE, OTHER, check_schedule, kind_of, plan_first
+from procsched._interrupts import apart
 from procsched._jitter import draw
 from procsched.errors import (
     ScheduleError,
@@ -153,11 +154,13 @@ class Scheduler(Served):
         """Begin to run what is due. Once.
 
         Raises:
-            SchedulerStateError: it was started or shut down before.
+            SchedulerStateError: it was started or shut down before; or this is a signal handler that has interrupted
+                it.
             OSError: this process may not have the descriptors that the pool needs. Nothing was started then, and
                 `start` may be called again.
         """
         self.refuse_fork()
+        self.refuse_handler()
         with self._lock:
             if self._state != NEW:
                 what = "shut down" if self._state > RUNNING else "started"
@@ -168,28 +171,35 @@ class Scheduler(Served):
         exits.keep(self)
         try:
             self._load()
-            self._start_pool()
-            prepare(ExecutionRecord, ShutdownReport, TaskEvent)  # now, while the first worker starts
-            self._unwatch = self.clock.watch(self.clock_moved)
-            with self._lock:
-                running = self._state == STARTING
-                if running:
-                    self._state = RUNNING
-                    self._look_locked()
-                    self.engine.began()
-                    self.engine.release_held(*self._moment_locked())
-                    self.engine.promote(*self._moment_locked(), sys.maxsize)
-                    self._hand_over_locked()
-                    self._open_idle_gates_locked()  # who waits since before this may have to run it
-            if running and not self._threadless:
-                self._start_timer()
+            apart(self._begin)
         except BaseException:
             if self._state != NEW:
                 self.close(False, 0.0)
             raise
+
+    def _begin(self) -> None:
+        """Start the pool, the watch of the clock and the timer.
+
+        Where no signal handler comes: one that raised might leave a thread behind that nobody knows of.
+        """
+        self._start_pool()
+        prepare(ExecutionRecord, ShutdownReport, TaskEvent)  # now, while the first worker starts
+        self._unwatch = self.clock.watch(self.clock_moved)
+        with self._lock:
+            running = self._state == STARTING
+            if running:
+                self._state = RUNNING
+                self._look_locked()
+                self.engine.began()
+                self.engine.release_held(*self._moment_locked())
+                self.engine.promote(*self._moment_locked(), sys.maxsize)
+                self._hand_over_locked()
+                self._open_idle_gates_locked()  # who waits since before this may have to run it
         if not running:  # shut down meanwhile, when there was nothing to end yet
             self._unwatch()
             self.pool.shutdown(POOL_SECONDS)
+        elif not self._threadless:
+            self._start_timer()
 
     def _start_pool(self) -> None:
         try:

@@ -222,6 +222,7 @@ class Loop:
 
     def close(self) -> None:
         """Close the descriptors: at the end of the thread, or of a loop that was never started."""
+        self._over = True  # should the thread run all the same
         for fd in list(self._callbacks):
             self._poller.unregister(fd)
         self._callbacks.clear()

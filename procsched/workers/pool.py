@@ -186,13 +186,21 @@ class ProcessPool(Booker):
 
                 self.fleet = ConfinedFleet(self, guard, self._prepared)
             undo.pop_all()
+        self._source = source  # first: what follows has something to end, as soon as it runs
         try:
             self.loop.start()
-        except BaseException:  # no thread can be started now
+        except RuntimeError:  # no thread can be started now
+            self._source = None
             self.fleet.release()
             self.loop.close()
             raise
-        self._source = source
+        except (
+            BaseException
+        ):  # thrown at this thread from without while it waited for the other one, which runs
+            self._source = None
+            self.loop.call_soon(self.fleet.release)
+            self.loop.stop()
+            raise
         for path in self.loop.paths():
             self.went(path)
         self.loop.alarms.add(self.fleet)

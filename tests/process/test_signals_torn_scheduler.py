@@ -31,6 +31,7 @@ from procsched import (
     ShutdownReport,
     TaskStatus,
     ThreadPool,
+    _system,
 )
 from tests import faults, support
 from tests.pools import open_gate
@@ -324,6 +325,23 @@ def test_a_handler_interrupts_a_shutdown(monkeypatch: pytest.MonkeyPatch, raises
         if strike.left > 0:
             break
     assert number > 50
+
+
+@pytest.mark.slow
+def test_a_handler_interrupts_a_start() -> None:
+    """Wherever it strikes, a shutdown behind it leaves no thread, no process and no descriptor."""
+    for number in itertools.count(1):
+        scheduler = Scheduler(1)
+        before = set(threading.enumerate())
+        with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
+            scheduler.start()
+        scheduler.shutdown(False, 0)
+        with blaming(strike):
+            assert not {thread.name for thread in threading.enumerate() if thread not in before}
+            assert support.servers.issuperset(_system.process_children(os.getpid()))
+        if strike.left > 0:
+            break
+    assert number > 10
 
 
 def test_a_handler_shuts_down_while_a_shutdown_waits(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from procsched import _system, listeners
+from procsched import _system, listeners, scheduler
 from procsched._logs import log
 from procsched.clock import SystemClock
 from procsched.scheduler import closing, control, driver, timing, waiting
@@ -294,7 +294,8 @@ def _places() -> list[tuple[types.ModuleType, str, object]]:
         (hearing, "_system", _SYSTEM),
         (booking, "_system", _SYSTEM),
         (pool, "_system", _SYSTEM),
-        (driver, "apart", _call),  # no signals come here
+        (scheduler, "apart", _call),  # no signals come here
+        (driver, "apart", _call),
         (control, "apart", _call),
         (driver, "draw", lambda: _world().rng.random()),
     ]

@@ -86,6 +86,17 @@ def test_the_loop_goes_on(handler: _Raising) -> None:
         loop.thread.join(support.TIMEOUT)
 
 
+def test_a_loop_that_was_closed_before_its_thread_ran_ends() -> None:
+    """It says nothing in the log, least of all without a pause."""
+    errors: list[BaseException] = []
+    loop = Loop("loop", errors.append)
+    loop.close()
+    loop.start()
+    loop.thread.join(support.TIMEOUT)
+    assert not loop.thread.is_alive()
+    assert not errors
+
+
 def test_a_listener_hears_on(handler: _Raising) -> None:
     """One that raises hears of the next event all the same."""
     heard: list[int] = []
