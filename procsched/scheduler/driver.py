@@ -168,11 +168,14 @@ class Driver:
         """Return wall time; where a clock of the user's raises, that of the last look.
 
         For what must not be lost over it. The error is told once the lock is let go.
+
+        Raises:
+            BaseException: in the main thread, what is no Exception: a signal handler may have raised it.
         """
         try:
             return self.clock.now()
         except BaseException as error:
-            self._unlogged.append((None, f"the clock failed: {describe(error)}"))
+            self._note_clock(error)
             return self._last_wall
 
     def _steady_now(self) -> float:
@@ -180,8 +183,14 @@ class Driver:
         try:
             return self.clock.monotonic()
         except BaseException as error:
-            self._unlogged.append((None, f"the clock failed: {describe(error)}"))
+            self._note_clock(error)
             return self._last_steady
+
+    def _note_clock(self, error: BaseException) -> None:
+        """Have it told that the clock failed, from within the `except`; raise again what may be a signal handler's."""
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise error
+        self._unlogged.append((None, f"the clock failed: {describe(error)}"))
 
     def _look_locked(self) -> tuple[float, float]:
         """Return this moment as wall time and on the steady line; steps and suspends are followed."""
