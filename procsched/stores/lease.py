@@ -53,6 +53,8 @@ SESSION: Final = {
     "tcp_user_timeout": 3000,
 }
 MOST_REQUESTS: Final = 32  # obeyed at once
+# How often a wait is cancelled, and milliseconds that its end is waited for each time.
+CANCELS, CANCEL_WAIT = 40, 50
 ANSWERED_SECONDS: Final = 3600  # for which answered requests are kept, for people
 
 # One lock for each schema: that is a store.
@@ -177,9 +179,8 @@ class LeaseClaim(Losing):
             try:
                 self._refuse_stopped()
             except SchedulerStateError:
-                # Without it the session would stay in line, and hear that we are gone when it has the lock.
                 with contextlib.suppress(Exception):
-                    connection.cancel()
+                    _leave_line(connection)
                 raise
             poller.register(connection.fileno(), select.POLLIN | (select.POLLOUT if unsent else 0))
             poller.poll()
@@ -515,6 +516,22 @@ class LeaseClaim(Losing):
             waker = self._waker
             if waker is not None:
                 waker.wake()
+
+
+def _leave_line(connection: Any) -> None:
+    """Have the server end the wait for the lock; else the session stays in line, and hears that we are gone at its end.
+
+    A cancel that is sent before the server has begun to wait hits nothing, and is sent again.
+    """
+    low = connection.pgconn
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLIN)
+    for _ in range(CANCELS):
+        connection.cancel()
+        if poller.poll(CANCEL_WAIT):
+            low.consume_input()
+            if not low.is_busy():
+                return
 
 
 def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
