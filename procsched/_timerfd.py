@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 TIMER_ABSTIME = 1  # linux/timerfd.h
 TIMER_CANCEL_ON_SET = 2
-FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(
-    os, "O_NONBLOCK", 0
-)  # TFD_CLOEXEC and TFD_NONBLOCK have these values
+# TFD_CLOEXEC and TFD_NONBLOCK have these values.
+FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _SPEC = struct.Struct("@llll")  # struct itimerspec: interval and value, seconds and nanoseconds each
 _DISARMED = _SPEC.pack(0, 0, 0, 0)

@@ -68,9 +68,8 @@ class Core(Queueing):
         self.pid = 0  # of the process that has started the pool
         self.is_fork = False  # this is a fork of it
         self.callbacks = Callbacks(pool)
-        self.problems: collections.deque[str] = collections.deque(
-            maxlen=PROBLEMS
-        )  # single operations, atomic
+        # Single operations, atomic.
+        self.problems: collections.deque[str] = collections.deque(maxlen=PROBLEMS)
         # Those that succeeded: they are told of without the lock, by one thread or another, and this is one step.
         self.succeeded = itertools.count()
         exits.note(self)

@@ -350,9 +350,8 @@ class ScheduledTask:
         "task",
         "unloadable",
     )
-    _end: tuple[
-        object, TaskStatus
-    ]  # who has forgotten it, and how it had ended; not there as long as it is known
+    # Who has forgotten it, and how it had ended; not there as long as it is known.
+    _end: tuple[object, TaskStatus]
 
     def __init__(
         self,

@@ -84,9 +84,8 @@ class Registry:
         # Terminal and without a live attempt, and the dead letter; the oldest first.
         self.finished: OrderedDict[str, None] = OrderedDict()
         self.dead: OrderedDict[str, None] = OrderedDict()
-        self.mark = (
-            object()
-        )  # stands for us in the handles of tasks that are forgotten, which do not keep us alive
+        # Stands for us in the handles of tasks that are forgotten, which do not keep us alive.
+        self.mark = object()
         self.waiting: dict[str, Entry] = {}  # those with waiters
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.sequence = 0  # of the last event

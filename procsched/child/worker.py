@@ -152,9 +152,7 @@ class Worker:
             else:
                 self.stop(errors.TaskTimeoutError("the run is out of time"))
 
-    def default_effect(
-        self, signum: int
-    ) -> None:  # pragma: no cover - ends the process, which writes nothing down
+    def default_effect(self, signum: int) -> None:  # pragma: no cover - the process ends, and writes nothing
         """Do what the signal does to a process that does not handle it."""
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
@@ -454,9 +452,8 @@ class Worker:
         """Send progress of the run that is going on."""
         number = self.number
         if number and os.getpid() == self.pid:
-            text = str.__str__(str(note))[
-                :1000
-            ]  # exact, as the numbers are: what is read is no class of the run's
+            # Exact, as the numbers are: what is read is no class of the run's.
+            text = str.__str__(str(note))[:1000]
             payload = wire.progress(_number(done), None if total is None else _number(total), text)
             self.channel.write(wire.encode(wire.PROGRESS, number, payload))
 

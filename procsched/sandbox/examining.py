@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from procsched.sandbox.frames import Frame
 
-_REQUEST: Final = Struct(
-    "=5Q"
-)  # number of the job, most bytes, most values, bytes of the outcome, of the output
+# Number of the job, most bytes, most values, bytes of the outcome, of the output.
+_REQUEST: Final = Struct("=5Q")
 _LENGTH: Final = Struct("=Q")
 _MOST_NODES: Final = (1 << 63) - 1  # that the request has room for
 ANSWER_HEADER: Final = _LENGTH.size

@@ -122,9 +122,8 @@ def make_rules(
     rules = dict.fromkeys(_PLAIN, allowed)
     rules |= dict.fromkeys(_REFUSED, Rule())
     rules |= dict.fromkeys(_XATTR, Rule(errno=ENOTSUP))
-    rules["clone3"] = Rule(
-        errno=ENOSYS
-    )  # its arguments are in memory, out of reach: the libraries take clone then
+    # Its arguments are in memory, out of reach: the libraries take clone then.
+    rules["clone3"] = Rule(errno=ENOSYS)
     rules["fcntl"] = Rule(
         (
             *equal(1, *_FCNTL, *(_FCNTL_LOCKS if writable else ())),

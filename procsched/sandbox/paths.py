@@ -179,8 +179,7 @@ def _remedy(obstacle: str, path: str) -> str:
     """Return what to do about a directory in the way to a path, or about the path itself."""
     install = "use an interpreter, packages and directories that all may read, such as the system's or one below /opt"
     if is_within(obstacle, ["/root"]):
-        return (
-            f"{install}; or do not run the program as root"  # what root has there is nobody else's business
-        )
+        # What root has there is nobody else's business.
+        return f"{install}; or do not run the program as root"
     mode = "o+rx" if obstacle == path else "o+x"
     return f"{install}; or open this one to every user of the machine: chmod {mode} {obstacle}"

@@ -46,9 +46,8 @@ class RestartingDriver(ClosingDriver):
         # so that a signal handler can tell that it has interrupted just that.
         self._load_lock = threading.RLock()
         self._loads = False  # guarded by _load_lock
-        self._told_changed: set[str] = (
-            set()
-        )  # keys of which it was said that the program gives something else
+        # Keys of which it was said that the program gives something else.
+        self._told_changed: set[str] = set()
         # Names of recurring tasks without a key that an earlier life has left.
         self._unkeyed: set[str] = set()
 

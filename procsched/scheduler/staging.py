@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 SHORT = 0.02  # seconds; while all runs are known to be shorter, the next ones are staged behind them
-STORE_SECONDS = (
-    10.0  # for which a request waits until it is stored; where that is not required, for a store that works
-)
+# Seconds for which a request waits until it is stored; where that is not required, for a store that works.
+STORE_SECONDS = 10.0
 
 
 class StagingDriver(Driver):
@@ -140,9 +139,8 @@ class StagingDriver(Driver):
         """Hear from the store thread that something was written: what waits for that may start."""
         if self._threadless:
             return  # whoever moves the clock waits for the store
-        with (
-            self._lock
-        ):  # who stages holds it until the ticket is noted: it may have been written before that
+        # Who stages holds it until the ticket is noted: it may have been written before that.
+        with self._lock:
             waits = bool(self._staged)
         if waits:
             self._let_pool_look()

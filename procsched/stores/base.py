@@ -117,9 +117,8 @@ class StoreWriter:
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
         self.after_fork()
-        self._queue: deque[Any] = (
-            deque()
-        )  # a `Change` each, or what a subclass has for that; guarded by _lock
+        # A `Change` each, or what a subclass has for that; guarded by _lock.
+        self._queue: deque[Any] = deque()
         self._put = 0  # changes accepted so far; guarded by _lock
         self._settled = 0  # of these, written or given up; guarded by _lock
         self._parked = False  # guarded by _lock

@@ -106,9 +106,8 @@ class SqlTaskStore:
             _places.note_store(self, str(self._database.path))
         self._standby = standby
         self._claim = claim_of(self._database)
-        self._alive_at: float | None = (
-            None  # what a visit leaves as the time when an owner was alive; see `visit`
-        )
+        # What a visit leaves as the time when an owner was alive; see `visit`.
+        self._alive_at: float | None = None
         self.visiting = False  # see `visit`
         self._visited: dict[str, Any] | None = None  # the row of the owner before a visit
         self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate

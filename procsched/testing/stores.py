@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0  # seconds, that no healthy store comes near
 AT = 1_700_000_000.0  # UNIX seconds
-AWKWARD = (
-    "caf\u00e9 \u2603 \U0001f40d \udc80 \0 'x' \"y\" %s :z"  # what a text may hold that an action has brought
-)
+# What a text may hold that an action has brought.
+AWKWARD = "caf\u00e9 \u2603 \U0001f40d \udc80 \0 'x' \"y\" %s :z"
 
 
 def make_task(number: int, attempt: int = 0, status: TaskStatus = TaskStatus.SCHEDULED) -> ScheduledTask:

@@ -108,9 +108,8 @@ class ConfinedFleet(Fleet):
         """A worker was sent SIGKILL: its slot is free."""
         super().on_dying(worker, was_running=was_running)
         if was_running:
-            self._spares = (
-                MOST_SPARES  # of a pool of one as well: each run needs a start, and two go side by side
-            )
+            # Of a pool of one as well: each run needs a start, and two go side by side.
+            self._spares = MOST_SPARES
 
     # -- what was written is looked into -----------------------------------------------------------------
 

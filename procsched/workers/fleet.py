@@ -80,9 +80,8 @@ class Fleet(Alarm):
         self._closing = False
         self._close_steps = 0
         self._guard = guard
-        self._mourned: set[int] = (
-            set()
-        )  # pid descriptors of workers whose helper has ended, and which are about to
+        # Pid descriptors of workers whose helper has ended, and which are about to.
+        self._mourned: set[int] = set()
 
     # -- workers come --------------------------------------------------------------------------------------
 

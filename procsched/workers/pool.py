@@ -194,9 +194,8 @@ class ProcessPool(Booker):
             self.fleet.release()
             self.loop.close()
             raise
-        except (
-            BaseException
-        ):  # thrown at this thread from without while it waited for the other one, which runs
+        except BaseException:
+            # Thrown at this thread from without while it waited for the other one, which runs.
             self._source = None
             self.loop.call_soon(self.fleet.release)
             self.loop.stop()

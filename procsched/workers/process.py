@@ -51,9 +51,8 @@ DUMP_SILENCE = 0.0001
 # Seconds after SIGKILL at which the helper is asked about a dead worker that it has not reported.
 NUDGE_WAIT = 0.25
 DEATH_WAIT = 5.0  # seconds after SIGKILL until a process counts as one that the kernel cannot end
-ALARM_AGAIN = (
-    1.0  # seconds after which a deadline is looked at again that an error of ours kept from being enforced
-)
+# Seconds after which a deadline is looked at again that an error of ours kept from being enforced.
+ALARM_AGAIN = 1.0
 _WITH_STACK = (Outcome.TIMED_OUT, Outcome.LIMIT_EXCEEDED)  # of which people want to know where it was
 
 

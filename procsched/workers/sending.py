@@ -252,9 +252,8 @@ class Sender(Alarm):
     def _take_locked(self, unbegun: set[int]) -> None:
         """Have those with these numbers back, and tell of all others that they have begun."""
         call, pool = self.call, self.pool
-        if (
-            unbegun
-        ):  # what it says it has begun it does not run a second time, whoever has put that token there
+        # What it says it has begun it does not run a second time, whoever has put that token there.
+        if unbegun:
             unbegun = {number for number in unbegun if number > self.page[STARTED]}
         taken = [each for each in self.ahead if each.number in unbegun]
         first = call is not None and call.number in unbegun
