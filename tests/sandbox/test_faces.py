@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import socket
 from typing import Any
 
@@ -205,12 +206,13 @@ def test_a_scheduler_takes_a_sandbox(sandboxed: Sandboxed) -> None:
 def test_jobs_have_what_others_leave_of_the_processors(sandboxed: Sandboxed) -> None:
     """Whatever runs them, unless their pool is given a number, 0 too. Trusted code has what the program has."""
     found = sandboxed.host("niceness", policy=sandboxed.policy(), given=[{}, {"nice": 0}, {"nice": 3}])
+    most = 19 - os.getpriority(os.PRIO_PROCESS, 0)  # whoever runs the tests may be nice itself
     assert found == {
-        "{}": [NICE, NICE],
+        "{}": [min(NICE, most), NICE],
         '{"nice": 0}': [0, 0],
-        '{"nice": 3}': [3, 3],
-        "scheduler": [NICE, None],
-        "run": [NICE, None],
+        '{"nice": 3}': [min(3, most), 3],
+        "scheduler": [min(NICE, most), None],
+        "run": [min(NICE, most), None],
         "trusted": [0, None],
     }
 
