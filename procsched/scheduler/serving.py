@@ -128,7 +128,7 @@ class SentCall:
     def described(self) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None]:
         """Return what stands for action and arguments, as after a restart."""
         args, kwargs = self.call.arguments()
-        return self.call.describe(), args, kwargs or None
+        return self.call.action(), args, kwargs or None
 
     def __call__(self) -> None:
         """Refuse: it is run in a worker."""

@@ -28,6 +28,13 @@ DEEPEST: Final = 20  # levels of lists and dictionaries that are looked at; what
 _PLAIN: Final = frozenset({type(None), bool, str})
 
 
+class StoredAction(str):
+    """What stands for the function of a stored task: a text for people, and the call to keep it by."""
+
+    __slots__ = ("call",)
+    call: StoredCall
+
+
 class StoredCall:
     """A call as it is kept.
 
@@ -39,7 +46,9 @@ class StoredCall:
         python, pickler: versions that a pickle was made with, "" for JSON.
     """
 
-    __slots__ = ("_arguments", "_description", "_digest", "data", "form", "kind", "name", "pickler", "python")
+    __slots__ = (
+        "_action", "_arguments", "_description", "_digest", "data", "form", "kind", "name", "pickler", "python",
+    )  # fmt: skip
 
     def __init__(
         self, kind: str, name: str, form: str, data: bytes, python: str = "", pickler: str = ""
@@ -52,6 +61,7 @@ class StoredCall:
         self.pickler = pickler
         self._digest = self._description = ""
         self._arguments: tuple[Any, Any] | None = None
+        self._action: StoredAction | None = None
 
     @property
     def parts(self) -> tuple[str, str, str, bytes, str, str]:
@@ -73,6 +83,13 @@ class StoredCall:
         if not self._description:  # one text for all tasks that share the call
             self._description = f"{self.name} (pickled with {self.python}, cloudpickle {self.pickler})"
         return self._description
+
+    def action(self) -> StoredAction:
+        """Return that text as what stands in `task.action`: one for all tasks that share the call."""
+        if self._action is None:
+            self._action = StoredAction(self.describe())
+            self._action.call = self
+        return self._action
 
     def arguments(self) -> tuple[Any, Any]:
         """Return positional and named arguments; what stands for both where they would have to be unpickled."""

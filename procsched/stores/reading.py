@@ -195,7 +195,7 @@ class _TaskReader:
         found = self._alike.get(key)
         if found is None:
             args, kwargs = _arguments_of(call)
-            described = sys.intern(action if call is None else call.describe())
+            described = sys.intern(action) if call is None else call.action()
             task = Task("", "", described, args=args, kwargs=kwargs or None, **codec.read_settings(settings))
             found = self._alike[key] = call, {name: getattr(task, name) for name in _SHARED_FIELDS}
         return found

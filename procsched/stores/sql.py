@@ -23,7 +23,7 @@ from procsched.stores import codec
 from procsched.stores.changes import Change, Loaded
 from procsched.stores.claims import claim_of
 from procsched.stores.database import Database
-from procsched.stores.payloads import StoredCall, store_call
+from procsched.stores.payloads import StoredAction, StoredCall, store_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -677,6 +677,8 @@ class SqlTaskStore:
 
 def _call_of(task: Task) -> StoredCall:
     action: Any = task.action
+    if isinstance(action, StoredAction):
+        return action.call
     if callable(action):
         return store_call(action, task.args, dict(task.kwargs or {}))
     return StoredCall("reference", str(action), "json", b"[[],{}]")

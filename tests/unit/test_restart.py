@@ -962,3 +962,25 @@ def test_who_holds_a_task_holds_no_scheduler(path: str) -> None:
     gc.collect()
     assert gone() is None
     assert len(task.history) == 3
+
+
+def test_tasks_move_to_another_store_with_their_calls(path: str, tmp_path: Path) -> None:
+    """Read out of one store and saved into another they have their arguments, of which this process opens none."""
+    other = str(tmp_path / "other.db")
+    with simulated(path) as (scheduler, clock, _log):
+        for args, kwargs in (([3, 1],), None), (({3, 1},), {"reverse": True}):
+            scheduler.schedule("t", sorted, OneTime(START + 60), args=args, kwargs=kwargs, retry=NO_RETRY)
+        scheduler.schedule("t", lambda: "by value", OneTime(START + 60), retry=NO_RETRY)
+    source, target = SqlTaskStore(f"sqlite:///{path}"), SqlTaskStore(f"sqlite:///{other}")
+    for task in source.load_all():
+        target.save(task)
+    source.close()
+    target.close()
+    with simulated(other, clock) as (scheduler, clock, _log):
+        tasks = scheduler.tasks()
+        clock.advance(100)
+        assert [scheduler.wait(task, support.TIMEOUT).result for task in tasks] == [
+            [1, 3],
+            [3, 1],
+            "by value",
+        ]
