@@ -61,6 +61,7 @@ LEFT_OUT = {
         "simulation/test_simulation.py",
     ),
     "measure the modules or the wake-ups of a process, and a tracer has some of its own": (
+        "process/test_executor.py::test_the_parent_loads_no_heavy_module",
         "process/test_idle.py",
         "process/test_stored.py::test_no_worker_loads_sqlalchemy",
         "unit/test_imports.py",
