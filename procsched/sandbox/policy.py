@@ -38,8 +38,8 @@ GIVEABLE: Final = frozenset({"names", "memory", "threads", "cpu", "scratch"})
 LEAST_MEMORY: Final = 64 << 20  # bytes of address space that an interpreter with a few imports takes
 LEAST_FILES: Final = 16  # descriptors: five are there from the start, and an import opens some
 MOST_RESULT: Final = 256 << 20  # bytes; what is larger does not belong into a JSON text
-# Added to the niceness of a job where its pool is given none. Less of it leaves others less of the processors; each step
-# above takes a fifth of what a job gets beside others that compute, and a neighbour waits for a turn as often.
+# Added to the niceness of a job where its pool is given none. Less of it leaves others less of the processors; each
+# step above takes a fifth of what a job gets beside others that compute, and a neighbour waits for a turn as often.
 NICE: Final = 10
 # Variables that change what the interpreter or the dynamic loader runs before anything is confined.
 _LOADERS: Final = ("LD_", "PYTHON", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_")
