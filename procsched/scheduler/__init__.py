@@ -341,20 +341,23 @@ class Scheduler(Served):
             check_flag("replace", replace)
         like = retrying = None
         if key is not None:
+            from procsched.scheduler import keys  # here, for most tasks have none
+
             check_text("key", key)
             kept = self._kept(key)
             if kept is not None:
-                same = self._is_same(kept.schedule, schedule)
+                same = keys.is_same_schedule(kept.schedule, schedule, stored=self._durable is not None)
                 if not replace:
-                    given = {
-                        "name": name, "priority": priority, "retry": retry, "timeout": hard, "soft_timeout": soft,
-                        "grace": seconds, "misfire": misfire, "max_catch_up": max_catch_up,
-                        "on_exhausted": on_exhausted, "limits": limits, "capture_output": capture_output,
-                    }  # fmt: skip
-                    if not same and (kind != OTHER or self._durable is not None):
-                        given["schedule"] = schedule
                     if kind != ONCE or not kept.status.is_terminal:  # what is over stays so
-                        self._note_changed(kept, self._comparable(kept, action, args, named), given)
+                        given = {
+                            "name": name, "priority": priority, "retry": retry, "timeout": hard, "soft_timeout": soft,
+                            "grace": seconds, "misfire": misfire, "max_catch_up": max_catch_up,
+                            "on_exhausted": on_exhausted, "limits": limits, "capture_output": capture_output,
+                        }  # fmt: skip
+                        changed = keys.changed_settings(kept, given, action, args, named)
+                        if not same and (kind != OTHER or self._durable is not None):
+                            changed.append("schedule")
+                        self._note_changed(kept, changed)
                     return kept
                 if same:
                     like = kept
@@ -443,37 +446,6 @@ class Scheduler(Served):
             entry = engine.replace(old, old.handle is like, *moment, new)
         self._hand_over_locked()
         return entry.handle
-
-    @staticmethod
-    def _comparable(
-        kept: ScheduledTask, action: Any, args: tuple[Any, ...], named: dict[str, Any] | None
-    ) -> StoredCall | None:
-        """Return the stored form of a call, where a task from the store can be compared with that."""
-        if callable(kept.task.action):
-            return None
-        if type(action) is SentCall:
-            return action.call
-        from procsched.stores.payloads import store_call
-
-        try:
-            return store_call(action, args, named or {})
-        except TaskSerializationError:
-            return None  # this call changes nothing
-
-    def _is_same(self, old: Schedule, new: Schedule) -> bool:
-        """Return whether two schedules are the same, as far as they tell. With no lock held: they may be the user's."""
-        if type(old) is not type(new):
-            return False
-        try:
-            if old == new:
-                return True
-            if self._durable is None:
-                return False
-            from procsched.stores.codec import schedule_text
-
-            return schedule_text(old) == schedule_text(new)
-        except Exception:
-            return False  # what is wrong with the new one is said where it is stored
 
     def _pack_durable(
         self,

@@ -11,7 +11,7 @@ import threading
 
 from procsched._core.entries import CANCELLED, SUCCEEDED
 from procsched._core.models import Task
-from procsched._core.options import StoredArguments, check_confined
+from procsched._core.options import check_confined
 from procsched._core.planning import ONCE
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, StoreError, TaskSerializationError, ValidationError
@@ -20,7 +20,7 @@ from procsched.scheduler.driver import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Any
 
     from procsched._core.entries import Entry
@@ -183,25 +183,9 @@ class RestartingDriver(ClosingDriver):
         )
         self._inside.call(say, logging.WARNING, text, new.id, new.name, old.task.id)
 
-    def _note_changed(self, kept: ScheduledTask, call: StoredCall | None, given: Mapping[str, Any]) -> None:
-        """Say, once a key, that a task is not what the program gives for its key by now.
-
-        Args:
-            call: what is given as action and arguments, in the form in which it would be stored; None where these need
-                not be compared.
-            given: what else, by its names in `Task`, and "schedule" where that is another one.
-        """
+    def _note_changed(self, kept: ScheduledTask, changed: list[str]) -> None:
+        """Say, once a key, that a task is not what the program gives for its key by now: other are the `changed`."""
         task = kept.task
-        changed = [
-            name for name, value in given.items() if name == "schedule" or getattr(task, name) != value
-        ]
-        if call is not None and call.describe() != task.action:
-            changed.append("action")
-        elif call is not None:
-            args, kwargs = call.arguments()
-            opened = not isinstance(task.args, StoredArguments)
-            if opened and (args, kwargs or None) != (task.args, task.kwargs or None):
-                changed.append("args or kwargs")
         assert task.key is not None
         if changed and task.key not in self._told_changed:
             self._told_changed.add(task.key)
