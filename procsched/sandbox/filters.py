@@ -78,8 +78,9 @@ recvfrom recvmsg shutdown getsockopt getsockname getpeername
 _REFUSED: Final = _words("""
 socket connect bind listen accept accept4 sendmsg sendmmsg setsockopt
 execve execveat ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd pidfd_send_signal
-rt_sigqueueinfo rt_tgsigqueueinfo tkill setpriority sched_setscheduler sched_setparam sched_setattr ioprio_set
-setsid setpgid chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat
+rt_sigqueueinfo rt_tgsigqueueinfo tkill setpriority sched_setscheduler sched_setparam sched_setattr
+sched_setaffinity ioprio_set setsid setpgid chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes
+utimensat futimesat
 link linkat symlink symlinkat mknod mknodat memfd_create memfd_secret mount umount2 unshare setns pivot_root chroot
 seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self setuid setgid setreuid setregid setresuid
 setresgid setgroups setfsuid setfsgid capset personality inotify_init inotify_init1 inotify_add_watch truncate flock
@@ -142,7 +143,6 @@ def make_rules(
     rules["prlimit64"] = Rule(
         tuple(((0, WHOLE, pid), what) for pid in (0, OWN_PID) for what in (looks, *others))
     )
-    rules["sched_setaffinity"] = Rule(equal(0, 0, OWN_PID))
     for name in ("getpgid", "getsid", "sched_getaffinity", "sched_getparam", "sched_getscheduler"):
         rules[name] = Rule(equal(0, 0, OWN_PID))
     rules["getpriority"] = Rule((((0, WHOLE, 0), (1, WHOLE, 0)),))

@@ -531,6 +531,7 @@ def attack(t):
     found.append(tried("a shorter slice", call, 314, 0, struct.pack("IIQiIQQQ", 48, 0, 0, own, 0, 100_000, 0, 0), 0))
     found.append(tried("priority of the session", write, "/proc/self/autogroup", b"-1"))
     found.append(tried("batch", os.sched_setscheduler, 0, os.SCHED_BATCH, os.sched_param(0)))
+    found.append(tried("all processors", os.sched_setaffinity, 0, range(os.cpu_count())))
     found.append(tried("less priority", os.setpriority, os.PRIO_PROCESS, 0, own + 1))
     found.append([f"niceness of {own}", "worked" if os.getpriority(os.PRIO_PROCESS, 0) < own else "EPERM"])
     found.append(tried("real time", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)))

@@ -175,9 +175,10 @@ def test_limits_and_processors_of_oneself_only(machine: str) -> None:
         assert tested("prlimit64", PARENT, limit, new) == error(EPERM)
     assert tested("setrlimit", 0, 15) == tested("setrlimit", GARBAGE, 15) == error(EPERM)
     assert tested("setrlimit", 7, 15) == ALLOW
-    for name in ("prlimit64", "sched_setaffinity", "sched_getaffinity", "getpgid", "getsid"):
+    for name in ("prlimit64", "sched_getaffinity", "getpgid", "getsid"):
         assert tested(name, 0) == tested(name, ME) == ALLOW
         assert tested(name, PARENT) == tested(name, GARBAGE | PARENT) == error(EPERM)
+    assert tested("sched_setaffinity", 0) == tested("sched_setaffinity", ME) == error(EPERM)
     assert tested("getpriority", 0, 0) == ALLOW
     assert tested("getpriority", 0, PARENT) == tested("getpriority", 1, 0) == error(EPERM)
 
