@@ -169,8 +169,9 @@ def examine_sandbox() -> dict[str, Any]:
                 "given_up": report.given_up,
                 "refused": refused or None,
                 "nice": report.nice,
+                "leaves_one": report.leaves_one,
             }
-    return {"kept": {}, "given_up": {}, "refused": refused, "nice": None}
+    return {"kept": {}, "given_up": {}, "refused": refused, "nice": None, "leaves_one": None}
 
 
 def _print_sandbox(sandbox: dict[str, Any]) -> None:
@@ -183,7 +184,7 @@ def _print_sandbox(sandbox: dict[str, Any]) -> None:
     for promise, why in sandbox["given_up"].items():
         print(f"  GIVEN UP {promise:<10} {WHAT[promise]}\n{'':<22}{why}")
     if sandbox["nice"] is not None:
-        print(f"  niceness {nice_in_words(sandbox['nice'])}")
+        print(f"  niceness {nice_in_words(sandbox['nice'], sandbox['leaves_one'])}")
     refused = sandbox["refused"]
     if refused:
         for_promise = f", for its promise {refused['promise']!r}" if refused["promise"] else ""

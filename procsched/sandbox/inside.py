@@ -62,6 +62,8 @@ class Confiner:
             kernel.limit_scratch(*settings["scratch"])
         os.chdir(settings["cwd"])
         os.umask(0o077)
+        if settings["leaves_one"]:
+            leave_one_processor()
         self.step = "limits"
         self.limit()
         self.step = "capabilities"
@@ -145,6 +147,20 @@ class Confiner:
                 raise OSError(f"not confined: when it tried to {what}, the answer was {error}") from None
             raise OSError(f"not confined: it could {what}")
         return len(attempts)
+
+
+def leave_one_processor() -> None:
+    """Use all processors that this process may use but the first, where there are several.
+
+    The same one for all: a neighbour that wakes up finds it without a job on it. No promise hangs on that, and where
+    the kernel refuses it the job has all of them.
+    """
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) > 1:
+        try:
+            os.sched_setaffinity(0, mine[1:])
+        except OSError:
+            return
 
 
 def _fork() -> None:

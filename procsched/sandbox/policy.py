@@ -39,7 +39,8 @@ LEAST_MEMORY: Final = 64 << 20  # bytes of address space that an interpreter wit
 LEAST_FILES: Final = 16  # descriptors: five are there from the start, and an import opens some
 MOST_RESULT: Final = 256 << 20  # bytes; what is larger does not belong into a JSON text
 # Added to the niceness of a job where its pool is given none. Less of it leaves others less of the processors; each
-# step above takes a fifth of what a job gets beside others that compute, and a neighbour waits for a turn as often.
+# step above takes a fifth of what a job gets beside others that compute, and a neighbour waits for a turn as often: it
+# is the processor that jobs stay off that it need not wait for.
 NICE: Final = 10
 # Variables that change what the interpreter or the dynamic loader runs before anything is confined.
 _LOADERS: Final = ("LD_", "PYTHON", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_")
@@ -55,9 +56,9 @@ class Sandbox:
     job and its result are plain data (JSON and bytes). When the pool is built, each promise must be kept by some
     mechanism of this system, or `SandboxUnavailableError` says which is not.
 
-    Jobs have a niceness of 10 above that of the program, so that others have most of the processors' time. Where these
-    keep all processors busy they get little, and a timeout is of wall time: ``nice=0`` of the pool gives them an
-    equal share.
+    Jobs have a niceness of 10 above that of the program, and all processors that it may use but the first, where there
+    are several: so others have most of the processors' time, and need not wait for it. Where these keep all processors
+    busy jobs get little, and a timeout is of wall time: ``nice=0`` of the pool gives them an equal share of all.
 
     Args:
         memory: bytes of address space of each process.

@@ -50,17 +50,19 @@ class Report:
         given_up: promise -> why it is not kept.
         layers: what the process itself says of how it is confined.
         nice: by how much the niceness of a job is above that of this program.
+        leaves_one: whether a job runs on all processors but one, where there are several.
     """
 
     kept: dict[str, str]
     given_up: dict[str, str]
     layers: dict[str, str]
     nice: int
+    leaves_one: bool
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {WHAT[name]}: {how}" for name, how in self.kept.items()]
         lines += [f"{name:<10} GIVEN UP: {why}" for name, why in self.given_up.items()]
-        return "\n".join([*lines, f"{'niceness':<10} {nice_in_words(self.nice)}"])
+        return "\n".join([*lines, f"{'niceness':<10} {nice_in_words(self.nice, self.leaves_one)}"])
 
 
 class Prepared:
@@ -80,7 +82,7 @@ class Prepared:
         program: Program,
         found: Interpreter,
         layers: dict[str, str],
-        nice: int,
+        nice: int | None,
     ) -> None:
         self.policy = policy
         self.plan = plan
@@ -88,7 +90,9 @@ class Prepared:
         self.python = found.python
         self.reads = found.reads
         self.search = found.search
-        self.report = Report(dict(plan.kept), dict(plan.given_up), layers, nice)
+        self.report = Report(
+            dict(plan.kept), dict(plan.given_up), layers, NICE if nice is None else nice, nice is None
+        )
 
 
 def facts_of_system() -> Facts:
@@ -112,21 +116,21 @@ def _find_bwrap() -> tuple[str, str]:
     return (path, "") if path else ("", "bubblewrap (`bwrap`) is not installed")
 
 
-def nice_in_words(nice: int) -> str:
-    """Return what it means for a job that so much is added to its niceness."""
+def nice_in_words(nice: int, leaves_one: bool) -> str:
+    """Return what it means for a job that so much is added to its niceness, and that it may leave a processor."""
     if not nice:
         return "0: a job has as much of the processors as anything else"
-    return (
-        f"+{nice}: a job has what others leave of the processors; nice=0 of the pool gives it an equal share"
-    )
+    where = ", on all processors but one" if leaves_one else ""
+    share = "a job has what others leave of the processors; nice=0 of the pool gives it an equal share"
+    return f"+{nice}{where}: {share}"
 
 
-def prepare(policy: Sandbox, facts: Facts | None = None, *, nice: int = NICE) -> Prepared:
+def prepare(policy: Sandbox, facts: Facts | None = None, *, nice: int | None = None) -> Prepared:
     """Return a sandbox for a policy, tried out.
 
     Args:
         facts: what the system offers; asked for where it is None.
-        nice: what a job is to be started with, for the report.
+        nice: what a job is to be started with; None for the default, with which it leaves a processor to others.
     Raises:
         SandboxUnavailableError: a promise is not kept here.
         ValidationError: the policy names a path or a uid that it must not.
@@ -143,7 +147,7 @@ def prepare(policy: Sandbox, facts: Facts | None = None, *, nice: int = NICE) ->
             policy.run_as[0], (*found.reads[:2], *found.search, package, *policy.readable)
         )
     while True:
-        program = make_program(policy, plan, facts, found)
+        program = make_program(policy, plan, facts, found, leaves_one=nice is None)
         try:
             layers = _try(program, policy.run_as)
         except trial.TrialError as error:

@@ -59,8 +59,14 @@ class Program:
         return [numbers.get(argument, argument) for argument in self.arguments]
 
 
-def make_program(policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter) -> Program:
-    """Return the program of a policy for which it was decided how its promises are kept."""
+def make_program(
+    policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter, *, leaves_one: bool
+) -> Program:
+    """Return the program of a policy for which it was decided how its promises are kept.
+
+    Args:
+        leaves_one: whether a job leaves a processor to others.
+    """
     environment = {"LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}
     if policy.scratch:
         environment |= {"HOME": paths.SCRATCH, "TMPDIR": paths.SCRATCH}
@@ -73,7 +79,9 @@ def make_program(policy: Sandbox, plan: Plan, facts: Facts, found: Interpreter) 
         paths.HOME,
     ]
     arguments = [*_bwrap(policy, facts.bwrap, found), *python] if plan.namespaces else python
-    settings = dump(_settings(policy, plan, facts, found), _MOST_NODES, "the policy")
+    settings = dump(
+        _settings(policy, plan, facts, found) | {"leaves_one": leaves_one}, _MOST_NODES, "the policy"
+    )
     return Program(
         tuple(arguments), environment, len(settings).to_bytes(4, "big") + settings, plan.namespaces
     )

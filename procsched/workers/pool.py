@@ -67,8 +67,9 @@ class ProcessPool(Booker):
         max_rss_per_worker: a worker whose resident memory is above this many bytes after a call is replaced.
         env: the workers' environment variables; the parent's of the moment when the worker starts by default.
         cwd: their working directory; likewise.
-        nice: added to their niceness, 0 to 19. None, the default, for 0, and with a sandbox for 10: where others keep
-            all processors busy, a job gets about a tenth of one then.
+        nice: added to their niceness, 0 to 19. None, the default, for 0; with a sandbox for 10, on all processors but
+            one where there are several: where others keep all of them busy, a job gets about a tenth of one then. A
+            number with a sandbox is for that niceness alone.
         capture_output: keep the end of stdout and stderr of every call in `record.output`.
         start_timeout: seconds that a worker may take to become ready: `preload`, `initializer` and all.
         limits: what each call may use beside time; where the call has limits too, the tighter ones hold.
@@ -119,7 +120,7 @@ class ProcessPool(Booker):
         self._prepared: Prepared | None = None
         if sandbox is not None:
             options.check_confined()
-            self._prepared = _prepared(sandbox, size, options.nice)
+            self._prepared = _prepared(sandbox, size, nice)
             from procsched import _places
 
             _places.note_writable(self, sandbox.writable)
@@ -365,7 +366,7 @@ class ProcessPool(Booker):
 _SHOWN = {WorkerState.FAILING: "starting", WorkerState.DUMPING: "asked", WorkerState.LEAVING: "dying"}
 
 
-def _prepared(sandbox: Sandbox, size: int, nice: int) -> Prepared:
+def _prepared(sandbox: Sandbox, size: int, nice: int | None) -> Prepared:
     """Return a sandbox that was tried out."""
     from procsched.errors import ValidationError
     from procsched.sandbox.prepare import prepare

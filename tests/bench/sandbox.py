@@ -88,7 +88,8 @@ def neighbour(flood: str, quick: bool) -> Figures:
     """Return what trusted calls take beside ten attackers, beside ten processes that only compute, or alone.
 
     Most attackers compute as well. What ten loops cost is the kernel's doing; what more an attacker costs is ours. The
-    attackers have what others leave of the processors, as all sandboxed jobs, and the loops have an equal share.
+    attackers have what others leave of the processors, and not the first, as all sandboxed jobs; the loops have an
+    equal share of all.
     """
     from procsched import ProcessExecutor, Sandbox, Source
 

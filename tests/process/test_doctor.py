@@ -70,6 +70,7 @@ def test_doctor_json(tmp_path: Path) -> None:
     if sandbox["kept"]:
         assert {*sandbox["kept"], *sandbox["given_up"]} == set(PROMISES)
         assert sandbox["nice"] == NICE
+        assert sandbox["leaves_one"] is True
     else:
         assert sandbox["refused"]["remedy"]
 
@@ -111,12 +112,12 @@ def test_the_last_line_is_what_those_above_it_say(
     monkeypatch.setattr(doctor, "examine_limits", dict)
     if refused is not None:
         refused = {"promise": "", "tried": "the interpreter cannot be read", "remedy": "use another"}
-    sandbox = {"kept": {}, "given_up": {}, "refused": refused, "nice": 7}
+    sandbox = {"kept": {}, "given_up": {}, "refused": refused, "nice": 7, "leaves_one": True}
     monkeypatch.setattr(doctor, "examine_sandbox", lambda: sandbox)
     assert cli.main(["doctor"]) == doctor.EXIT_OK
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == line
-    assert any(row.startswith("  niceness +7: ") for row in out)
+    assert any(row.startswith("  niceness +7, on all processors but one: ") for row in out)
     assert any(row.startswith("in part  stack") and "8 of 8 with grace" in row for row in out) is (
         len(stacks) > 1
     )

@@ -301,7 +301,10 @@ class Host:
         return {"answers": answers, "hurt": self.canaries.hurt()}
 
     def do_niceness(self, policy: dict[str, Any], given: list[dict[str, int]]) -> Any:
-        """Return by how much the niceness of a job is above this program's, for each way to run it.
+        """Return, for each way to run a job, what it has of the processors.
+
+        By how much its niceness is above this program's, what the report says of that, and which of the processors of
+        this program it may not use.
 
         Args:
             given: what executors are given beside the sandbox.
@@ -309,7 +312,11 @@ class Host:
         from procsched import OneTime, ProcessExecutor, ProcessPool, Scheduler, Source, run, shutdown_shared
 
         sandbox = self.sandbox(policy)
-        job = Source("import os\ndef f(): return os.getpriority(os.PRIO_PROCESS, 0)", "f")
+        own, all_of_them = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
+        look = (
+            "import os\ndef f(): return [os.getpriority(os.PRIO_PROCESS, 0), list(os.sched_getaffinity(0))]"
+        )
+        job = Source(look, "f")
         found = {}
         for options in given:
             with ProcessExecutor(1, timeout=20.0, sandbox=sandbox, **options) as executor:
@@ -327,9 +334,12 @@ class Host:
         finally:
             shutdown_shared()
         with ProcessExecutor(1) as trusted:
-            found["trusted"] = [trusted.submit(os.getpriority, os.PRIO_PROCESS, 0).result(), None]
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        return {way: [job - own, said] for way, (job, said) in found.items()}
+            nice = trusted.submit(os.getpriority, os.PRIO_PROCESS, 0).result()
+            found["trusted"] = [[nice, trusted.submit(os.sched_getaffinity, 0).result()], None]
+        return {
+            way: [nice - own, said, sorted(all_of_them.difference(processors))]
+            for way, ((nice, processors), said) in found.items()
+        }
 
     def do_at_once(self, policy: dict[str, Any], jobs: list[list[Any]], timeout: float) -> Any:
         """Run several jobs one after another and return their outcomes."""

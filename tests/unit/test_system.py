@@ -31,7 +31,10 @@ LISTED: dict[str, tuple[set[str], str]] = {
         "asks for each first; then it is not looked at, and no peak is measured",
     ),
     "child/executing.py": ({"/proc/", "getresuid"}, "becomes a sandboxed program, which only Linux can hold"),
-    "sandbox/inside.py": ({"prctl"}, "a sandbox: refused by name where the kernel cannot keep its promises"),
+    "sandbox/inside.py": (
+        {"prctl", "sched_getaffinity"},
+        "a sandbox: refused by name where the kernel cannot keep its promises",
+    ),
     "sandbox/kernel.py": ({"O_PATH"}, "likewise"),
     "sandbox/paths.py": ({"/proc/"}, "likewise"),
     "child/limiting.py": ({"/proc/"}, "limits that need it are refused by name elsewhere"),
