@@ -444,6 +444,7 @@ class Scheduler(Served):
             entry = engine.add(*new)
         else:
             entry = engine.replace(old, old.handle is like, *moment, new)
+        self._stage_due_locked()
         self._hand_over_locked()
         return entry.handle
 

@@ -18,7 +18,7 @@ from procsched._core.entries import LENT
 from procsched._logs import say
 from procsched.errors import StoreError
 from procsched.scheduler.attempts import Attempt
-from procsched.scheduler.driver import Driver
+from procsched.scheduler.driver import BATCH, RUNNING, Driver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,6 +114,12 @@ class StagingDriver(Driver):
                 self._wake_timer_locked()  # it looks whether the store comes back
             for entry in new:
                 self._staged[entry] = writer.accepted
+
+    def _stage_due_locked(self) -> None:
+        """Have what has just come and is due written as about to start together with its coming, not a commit later."""
+        if self._durable is not None and self._real and self._state == RUNNING:
+            self.engine.promote(*self._look_locked(), BATCH)
+            self._stage_locked()
 
     def _room_locked(self) -> int:
         """Return how many may be staged in all."""

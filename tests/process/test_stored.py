@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from procsched import (
     OneTime,
     Outcome,
     Priority,
+    ScheduledTask,
     Scheduler,
     SqlTaskStore,
     TaskStatus,
@@ -162,6 +164,24 @@ def test_priority_holds_for_what_is_staged(path: str, tmp_path: Path) -> None:
             assert scheduler.wait(task, support.TIMEOUT).ok
         assert stored.rows(path, "SELECT count(*) FROM runs WHERE name = 'gone'") == [(0,)]
     assert Path(notes).read_text() == "high\nlow\n"
+
+
+def test_what_is_due_at_once_is_stored_together_with_its_start(path: str) -> None:
+    """It waits for one commit, not for two: who schedules it puts both."""
+    scheduler, _log = open_scheduler(path)
+    with scheduler:
+        writer: Any = scheduler.writer
+        put, puts = writer.put, []
+
+        def noting(snapshot: ScheduledTask, *rest: Any) -> None:
+            puts.append((threading.get_ident(), snapshot.status))
+            put(snapshot, *rest)
+
+        writer.put = noting
+        task = scheduler.schedule("t", stored.nothing, OneTime(0))
+        mine = threading.get_ident()
+        assert puts[:2] == [(mine, TaskStatus.SCHEDULED), (mine, TaskStatus.RUNNING)]
+        assert scheduler.wait(task, support.TIMEOUT).ok
 
 
 HEAVY = (
