@@ -5,16 +5,19 @@
       '--unstage: take back, write as it is--'   (cancel, pause, a higher priority, shutdown)
 
 An entry is staged when a worker is free for it, and waits for its own write only. Behind runs that are known to be
-short the next ones are staged while these go on: then a worker need not wait for the disk. What is staged has not
-begun: it still waits in its order, and is taken back by whatever calls for it. Should the process die just then, the
-store has a run of which nobody can say whether it began, and a restart records it as LOST.
+short the next ones are staged while these go on, as many as will begin during one write: then a worker need not wait
+for the disk. What is staged has not begun: it still waits in its order, and is taken back by whatever calls for it, the
+start of a run that may take long among that. Should the process die just then, the store has runs of which nobody can
+say whether they began, at most `MOST_BEHIND` for each worker, and a restart records them as LOST.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 
 from procsched._core.entries import LENT
+from procsched._core.staging import decide_room, is_short
 from procsched._logs import say
 from procsched.errors import StoreError
 from procsched.scheduler.attempts import Attempt
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     E = TypeVar("E", bound=Entry | None)
     R = TypeVar("R")
 
-SHORT = 0.02  # seconds; while all runs are known to be shorter, the next ones are staged behind them
 # Seconds for which a request waits until it is stored; where that is not required, for a store that works.
 STORE_SECONDS = 10.0
 
@@ -68,6 +70,9 @@ class StagingDriver(Driver):
             attempt.told = True
             del self._staged[entry]
             self.engine.begin_lent(entry, attempt, wall)
+            if not is_short(_seconds_of(entry)):
+                # What was staged behind others does not wait behind this one, with an end that nobody knows.
+                self._unstage_locked(list(self._staged)[self._free_locked() :])
             if not self._real and attempt.timeout is not None:
                 self._wake_timer_locked()  # see `next_call`
             self._stage_locked()
@@ -123,14 +128,13 @@ class StagingDriver(Driver):
 
     def _room_locked(self) -> int:
         """Return how many may be staged in all."""
+        assert self._durable is not None
+        running = map(_seconds_of, self.engine.running.values())
+        return decide_room(self._free_locked(), running, self._durable.commit_seconds)
+
+    def _free_locked(self) -> int:
         size: int = self.pool.size
-        running = self.engine.running
-        free = max(0, size - len(running))
-        for entry in running.values():
-            pace: Any = getattr(entry.live, "pace", None)
-            if pace is None or pace.seconds > SHORT:
-                return free
-        return free + len(running)
+        return max(0, size - len(self.engine.running))
 
     def _unstage_locked(self, entries: Iterable[Entry] | None = None) -> None:
         """Take back what is staged, all of it or some: it is ready as before, and stored so."""
@@ -254,3 +258,9 @@ class StagingDriver(Driver):
                 f"{what}, but that is not stored yet and would be forgotten in a crash: "
                 f"{self._durable.failing or 'the store takes long'}; it is stored as soon as the store works"
             )
+
+
+def _seconds_of(entry: Entry) -> float:
+    """Return what a run that goes on will take, infinite where nobody knows."""
+    pace: Any = getattr(entry.live, "pace", None)
+    return math.inf if pace is None else pace.seconds

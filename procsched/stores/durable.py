@@ -42,6 +42,8 @@ MOST_QUEUED = 2 * MOST_RECORDS  # changes behind a call of a store that hangs, u
 # Seconds for which who does not need the store waits for it: a disk that works is faster.
 GLANCE = 0.25
 
+SMOOTHING = 0.125  # share of the last commit in what one takes: a single late one shall not count for much
+
 _NOT_NEW: tuple[StoredCall | None, str] = (None, "")
 
 
@@ -55,6 +57,7 @@ class DurableWriter(StoreWriter):
     Attributes:
         store: as given.
         settled: the ticket up to which all is written. Read it from anywhere.
+        commit_seconds: real seconds that a write takes of late. Read it from anywhere.
         visiting: the store is had for a moment only, to change something in it; no run is started.
         calls: task id -> what it runs, and its schedule as it is stored, for tasks that are about to be put for the
             first time; guarded by the scheduler's lock.
@@ -82,6 +85,7 @@ class DurableWriter(StoreWriter):
         self._left_out = 0  # changes that were left out of the queue; guarded by _lock
         self._most_queued = MOST_QUEUED  # changes, until the queue is looked through; guarded by _lock
         self._told_dropped = 0  # the store thread's own
+        self.commit_seconds = 0.0
         self._lingers = False  # the thread looks at what is held by itself in a moment; guarded by _lock
 
     @property
@@ -269,11 +273,13 @@ class DurableWriter(StoreWriter):
             self._tell(f"the store was not left in order: {describe(error)}")
 
     def _write_some(self, batch: Any) -> int:
+        began = real_seconds()
         try:
             self.store.write(batch)
         except BaseException:
             self._thin_out(batch)
             raise
+        self.commit_seconds += (real_seconds() - began - self.commit_seconds) * SMOOTHING
         return len(batch)
 
     def _thin_out(self, batch: deque[Change]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ from procsched import (
     TaskStatus,
     connect,
 )
+from procsched._core.staging import MOST_BEHIND
+from procsched.stores import durable
+from procsched.workers.base import pace_of
 from tests import faults, pools, stored, support
 
 
@@ -58,6 +63,11 @@ def look(path: str, notes: str) -> None:
     finally:
         connection.close()
     support.tell(notes, *row, run.run, run.attempt)
+
+
+def wait_long(gate: str, notes: str) -> None:
+    """Wait at a gate; of its runs nobody knows how long they take."""
+    faults.wait_at_gate(gate, notes)
 
 
 def begin_and_hang(notes: str) -> None:
@@ -164,6 +174,109 @@ def test_priority_holds_for_what_is_staged(path: str, tmp_path: Path) -> None:
             assert scheduler.wait(task, support.TIMEOUT).ok
         assert stored.rows(path, "SELECT count(*) FROM runs WHERE name = 'gone'") == [(0,)]
     assert Path(notes).read_text() == "high\nlow\n"
+
+
+def staged(path: str) -> list[str]:
+    """Return the names of what is stored as begun, or about to."""
+    return [name for (name,) in stored.rows(path, "SELECT name FROM tasks WHERE live ORDER BY seq")]
+
+
+class Deep:
+    """One worker that a run known to be brief keeps busy, and a disk so slow that as many as may be are staged."""
+
+    def __init__(self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(durable, "SMOOTHING", 0.0)
+        for action, seconds in ((stored.through, 0.001), (stored.note, 0.001), (wait_long, math.inf)):
+            monkeypatch.setattr(pace_of(action), "seconds", seconds)
+        self.path, self.tmp_path = path, tmp_path
+        self.notes = str(tmp_path / "notes")
+        self.scheduler, _log = open_scheduler(path)
+        writer: Any = self.scheduler.writer
+        writer.commit_seconds = 10.0
+
+    def begin(self) -> None:
+        """Let the scheduler begin, and keep its worker busy."""
+        self.gate = self.block("blocker", stored.through)
+
+    def block(self, name: str, action: Any, *, wait: bool = True) -> str:
+        """Schedule what waits at a gate, which is returned."""
+        gate, waits = str(self.tmp_path / f"{name} gate"), str(self.tmp_path / f"{name} waits")
+        os.mkfifo(gate)
+        self.scheduler.schedule(name, action, OneTime(0), args=(gate, waits))
+        if wait:
+            support.wait_for_file(waits)
+        return gate
+
+    def add(self, *names: str, priority: Priority = Priority.NORMAL) -> list[ScheduledTask]:
+        """Schedule what notes its name."""
+        return [
+            self.scheduler.schedule(name, stored.note, OneTime(0), priority, args=(self.notes, name))
+            for name in names
+        ]
+
+    def staged(self, *names: str) -> None:
+        """Wait until just these are stored as begun, or about to."""
+        support.eventually(lambda: staged(self.path) == list(names), what=f"staged are {names}")
+
+
+@pytest.fixture
+def deep(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deep]:
+    made = Deep(path, tmp_path, monkeypatch)
+    with made.scheduler:
+        made.begin()
+        yield made
+
+
+def test_on_a_slow_disk_more_is_staged_up_to_a_bound(deep: Deep) -> None:
+    """A crash makes that many LOST that have not begun, and no more; what runs then goes in order."""
+    names = [f"t{number}" for number in range(MOST_BEHIND + 3)]
+    tasks = deep.add(*names)
+    deep.staged("blocker", *names[:MOST_BEHIND])
+    assert deep.scheduler.stats().running == 1
+    assert {task.status for task in tasks} == {TaskStatus.SCHEDULED}
+    copied = f"{deep.path}.crashed"
+    stored.copy(deep.path, copied)
+    pools.open_gate(deep.gate)
+    for task in tasks:
+        assert deep.scheduler.wait(task, support.TIMEOUT).ok
+    assert Path(deep.notes).read_text().split() == names
+    scheduler, _log = open_scheduler(copied)
+    with scheduler:
+        lost = scheduler.history(outcome=Outcome.LOST)
+        assert {record.name for record in lost} == {"blocker", *names[:MOST_BEHIND]}
+        assert scheduler.cancel(next(task for task in scheduler.tasks() if task.task.name == "blocker"))
+
+
+def test_what_is_staged_deep_is_taken_back(deep: Deep) -> None:
+    """By a cancel, by a pause, and by what is more urgent, which runs first; then there is room for others."""
+    names = [f"t{number}" for number in range(MOST_BEHIND)]
+    tasks = deep.add(*names)
+    deep.staged("blocker", *names)
+    assert deep.scheduler.cancel(tasks[3])
+    assert deep.scheduler.pause(tasks[5])
+    left = [name for name in names if name not in ("t3", "t5")]
+    deep.staged("blocker", *left)
+    urgent = deep.add("u0", "u1", "u2", priority=Priority.HIGH)
+    deep.staged("blocker", *left[: MOST_BEHIND - 3], "u0", "u1", "u2")
+    pools.open_gate(deep.gate)
+    for task in (tasks[-1], *urgent):
+        assert deep.scheduler.wait(task, support.TIMEOUT).ok
+    assert tasks[5].status is TaskStatus.PAUSED
+    assert Path(deep.notes).read_text().split() == ["u0", "u1", "u2", *left]
+    assert stored.rows(deep.path, "SELECT count(*) FROM runs WHERE name IN ('t3', 't5')") == [(0,)]
+
+
+def test_a_run_that_may_take_long_has_nothing_staged_behind_it(deep: Deep) -> None:
+    """What was staged behind brief ones is taken back when it begins, and runs when it has ended."""
+    gate = deep.block("long", wait_long, wait=False)
+    tasks = deep.add("a", "b", "c")
+    deep.staged("blocker", "long", "a", "b", "c")
+    pools.open_gate(deep.gate)
+    deep.staged("long")
+    pools.open_gate(gate)
+    for task in tasks:
+        assert deep.scheduler.wait(task, support.TIMEOUT).ok
+    assert Path(deep.notes).read_text().split() == ["a", "b", "c"]
 
 
 def test_what_is_due_at_once_is_stored_together_with_its_start(path: str) -> None:

@@ -23,10 +23,14 @@ class Noting:
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str, bool]] = []
+        self.batches: list[int] = []  # how many changes each has
+        self.takes = lambda: None
         self.something = threading.Event()
 
     def write(self, changes: Sequence[Change]) -> None:
         """Note the changes."""
+        self.takes()
+        self.batches.append(len(changes))
         for each in changes:
             assert each.snapshot is not None
             assert each.position is not None
@@ -128,3 +132,31 @@ def test_a_run_that_is_resumed_is_written_at_once(putting: Putting, monkeypatch:
         putting.put(1, status, True)
         assert putting.writer.wait_stored(putting.writer.accepted, support.TIMEOUT)
     assert putting.store.written == [("job-1", *INTENT), ("job-1", "paused", True), ("job-1", *BEGUN)]
+
+
+def test_what_a_write_takes_is_smoothed(putting: Putting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single late one counts little, many count; one that fails does not."""
+    now = [1.0]
+    monkeypatch.setattr(durable, "real_seconds", lambda: now[0])
+    writer = putting.writer
+
+    def write(seconds: float) -> float:
+        def takes() -> None:
+            now[0] += seconds
+
+        putting.store.takes = takes
+        writer._write_some([change(1, position(live=False))])
+        return writer.commit_seconds
+
+    assert writer.commit_seconds == 0.0
+    assert write(0.008) == pytest.approx(0.001)
+    assert [write(0.008) for _ in range(100)][-1] == pytest.approx(0.008, rel=0.01)
+
+    def breaks() -> None:
+        now[0] += 100.0
+        raise OSError("gone")
+
+    putting.store.takes = breaks
+    with pytest.raises(OSError, match="gone"):
+        writer._write_some(durable.deque([change(1, position(live=False))]))
+    assert writer.commit_seconds == pytest.approx(0.008, rel=0.01)
