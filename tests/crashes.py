@@ -143,12 +143,14 @@ def run(directory: Path, kills: int, seed: int) -> list[str]:
     return problems_of(directory)
 
 
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0  # on a busy machine no attempt has begun yet
+
+
 def _ends(process: subprocess.Popen[str], starts: Path) -> bool:
     """Return whether a process ends, which may take as long as attempts go on to begin."""
     size = -1
-    while size != (
-        size := starts.stat().st_size if starts.exists() else 0
-    ):  # on a busy machine none has begun yet
+    while size != (size := _size(starts)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=LONGEST_PAUSE)
             return True

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 SHORT: Final = 0.02  # seconds; while a run takes longer, or nobody knows, nothing is staged behind any
-# Runs behind one that goes on, at most: that many may be LOST in a crash for each worker without having begun. Runs of
-# a microsecond on a disk that takes 4 ms need so many, and a slower one costs others than those more.
+# Runs behind one that goes on, at most: for each worker so many may be LOST in a crash without having begun. The
+# briefest runs need them where a write takes 4 ms; what a slower disk would gain by more is not worth more of them.
 MOST_BEHIND: Final = 8
 # Seconds that a stored run takes besides its own time, in which its worker does not wait for the disk either.
 COST: Final = 0.0005
