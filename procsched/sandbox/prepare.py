@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from procsched import _system
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 from procsched.sandbox import kernel, paths, trial
@@ -50,7 +51,7 @@ class Report:
         given_up: promise -> why it is not kept.
         layers: what the process itself says of how it is confined.
         nice: by how much the niceness of a job is above that of this program.
-        leaves_one: whether a job runs on all processors but one, where there are several.
+        leaves_one: whether a job runs on all processors of this program but one.
     """
 
     kept: dict[str, str]
@@ -90,8 +91,9 @@ class Prepared:
         self.python = found.python
         self.reads = found.reads
         self.search = found.search
+        leaves_one = nice is None and _system.cpus() > 1
         self.report = Report(
-            dict(plan.kept), dict(plan.given_up), layers, NICE if nice is None else nice, nice is None
+            dict(plan.kept), dict(plan.given_up), layers, NICE if nice is None else nice, leaves_one
         )
 
 
@@ -117,7 +119,7 @@ def _find_bwrap() -> tuple[str, str]:
 
 
 def nice_in_words(nice: int, leaves_one: bool) -> str:
-    """Return what it means for a job that so much is added to its niceness, and that it may leave a processor."""
+    """Return what it means for a job that so much is added to its niceness, and whether it leaves a processor."""
     if not nice:
         return "0: a job has as much of the processors as anything else"
     where = ", on all processors but one" if leaves_one else ""
