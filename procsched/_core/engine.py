@@ -97,9 +97,24 @@ class Engine(Restoring):
                 # The new time may have slots in between.
                 last = handle._history[-1] if handle._history else None
                 self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
-        self.rewrite_steady()
+        if self.wants_writes:
+            self._write_moved()
         way = "forward" if step > 0 else "back"
         self.tell(None, wall, None, "clock", f"the wall clock was set {way} by {abs(step):.3f} s")
+
+    def _write_moved(self) -> None:
+        """Have everything stored again whose times have moved with the wall clock."""
+        for entry in self.entries.values():
+            # A retry that waits, be it for a resume, waits for a steady time.
+            if not entry.status.is_terminal and (entry.steady or entry.ended is not None):
+                self.write_again(entry)
+
+    def write_again(self, entry: Entry) -> None:
+        """Have an entry stored anew, as about to start where that was stored of it: it may start at any moment."""
+        if entry.queued == LENT and self.wants_positions:
+            self.intend(entry)
+        else:
+            self.write(entry)
 
     # --- in --------------------------------------------------------------------------------------------
 

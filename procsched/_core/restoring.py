@@ -199,12 +199,3 @@ class Restoring(Requests):
     def is_unreadable(entry: Entry) -> bool:
         """Return whether the schedule itself could not be loaded, so that nothing can be planned."""
         return bool(getattr(entry.handle.schedule, "unreadable", False))
-
-    def rewrite_steady(self) -> None:
-        """Have everything stored again whose times have moved with the wall clock."""
-        if not self.wants_writes:
-            return
-        for entry in self.entries.values():
-            # A retry that waits, be it for a resume, waits for a steady time.
-            if not entry.status.is_terminal and (entry.steady or entry.ended is not None):
-                self.write(entry)

@@ -17,6 +17,7 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    After,
     EventLog,
     FixedRate,
     OneTime,
@@ -25,6 +26,7 @@ from procsched import (
     ScheduledTask,
     Scheduler,
     SqlTaskStore,
+    SystemClock,
     TaskStatus,
     connect,
 )
@@ -184,13 +186,13 @@ def staged(path: str) -> list[str]:
 class Deep:
     """One worker that a run known to be brief keeps busy, and a disk so slow that as many as may be are staged."""
 
-    def __init__(self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         monkeypatch.setattr(durable, "SMOOTHING", 0.0)
         for action, seconds in ((stored.through, 0.001), (stored.note, 0.001), (wait_long, math.inf)):
             monkeypatch.setattr(pace_of(action), "seconds", seconds)
         self.path, self.tmp_path = path, tmp_path
         self.notes = str(tmp_path / "notes")
-        self.scheduler, _log = open_scheduler(path)
+        self.scheduler, self.log = open_scheduler(path, **options)
         writer: Any = self.scheduler.writer
         writer.commit_seconds = 10.0
 
@@ -277,6 +279,41 @@ def test_a_run_that_may_take_long_has_nothing_staged_behind_it(deep: Deep) -> No
     for task in tasks:
         assert deep.scheduler.wait(task, support.TIMEOUT).ok
     assert Path(deep.notes).read_text().split() == ["a", "b", "c"]
+
+
+class Set(SystemClock):
+    """The system's clock, whose wall time a test sets."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+def test_what_is_staged_stays_so_when_the_clock_is_set(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times are stored anew, and that it is about to begin: it may do so at any moment."""
+    clock = Set()
+    deep = Deep(path, tmp_path, monkeypatch, clock=clock)
+    with deep.scheduler as scheduler:
+        deep.begin()
+        task = scheduler.schedule("after", stored.note, After(0), args=(deep.notes, "after"))
+        deep.staged("blocker", "after")
+        clock.ahead = -3600.0
+        scheduler.wake()
+        assert deep.log.wait_for(
+            lambda events: any(event.kind == "clock" for event in events), support.TIMEOUT
+        )
+        assert scheduler.writer is not None
+        assert scheduler.writer.flush(support.TIMEOUT)
+        assert staged(path) == ["blocker", "after"]
+        ((status, due),) = stored.rows(path, "SELECT status, due_at FROM tasks WHERE name = 'after'")
+        assert status == "running"
+        pools.open_gate(deep.gate)
+        record = scheduler.wait(task, support.TIMEOUT)
+        assert record.ok
+        assert record.due_at == pytest.approx(due, rel=0.0, abs=1e-3)
 
 
 def test_what_is_due_at_once_is_stored_together_with_its_start(path: str) -> None:
