@@ -141,9 +141,10 @@ class StagingDriver(Driver):
         if self._durable is None:
             return
         for entry in list(self._staged if entries is None else entries):
+            # In this order: where a signal handler raises in between, the rest is done by `_mend_locked`.
             del self._staged[entry]
-            self.engine.take_back(entry)
             self.engine.write(entry)
+            self.engine.take_back(entry)
 
     def _on_settled(self) -> None:
         """Hear from the store thread that something was written: what waits for that may start."""
@@ -201,22 +202,25 @@ class StagingDriver(Driver):
             super()._recall()
             return
         with self._lock:
-            self._unstage_locked()
+            self._unlend_locked()
             self._hand_over_locked()
 
     def _unlend_locked(self) -> None:
-        self._unstage_locked()
+        self._whole_locked(self._unstage_locked)
 
     def recalled(self, find: Callable[[], E], act: Callable[[E], R]) -> R:
         """Do as the plain driver; what is staged is taken back here, and the pool does not know of it."""
         if self._durable is None:
             return super().recalled(find, act)
         self.refuse_handler()
-        with self._lock:
-            entry = find()
+
+        def taken_back(entry: E) -> R:
             if entry is not None and entry.queued == LENT:
                 self._unstage_locked([entry])
-            return self._whole_locked(act, entry)
+            return act(entry)
+
+        with self._lock:
+            return self._whole_locked(taken_back, find())
 
     def _mend_locked(self) -> None:
         super()._mend_locked()

@@ -25,15 +25,19 @@ from procsched import (
     FakeClock,
     FixedRate,
     InlinePool,
+    OneTime,
     ScheduledTask,
     Scheduler,
     SchedulerStateError,
     ShutdownReport,
+    SqlTaskStore,
     TaskStatus,
     ThreadPool,
     _system,
 )
-from tests import faults, support
+from procsched.stores import durable
+from procsched.workers.base import pace_of
+from tests import faults, stored, support
 from tests.pools import open_gate
 from tests.schedulers import Rig
 from tests.striking import Strike, blaming, interrupt
@@ -400,3 +404,43 @@ def test_a_handler_interrupts_a_scheduler_whose_calls_are_lent(tmp_path: Path) -
             if strike.left > 0:
                 assert number > 10
                 return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["cancel", "pause", "replace"])
+def test_a_handler_interrupts_a_request_about_what_is_staged(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KeyboardInterrupt while it is taken back: every other task runs once."""
+    monkeypatch.setattr(durable, "SMOOTHING", 0.0)
+    for action in (stored.through, stored.note):
+        monkeypatch.setattr(pace_of(action), "seconds", 0.001)
+    path, notes = tmp_path / "jobs.db", str(tmp_path / "notes")
+    with Scheduler(pool=ThreadPool(1), store=SqlTaskStore(f"sqlite:///{path}")) as scheduler:
+        writer: Any = scheduler.writer
+        writer.commit_seconds = 10.0  # so slow a disk that all of them are staged
+
+        def add(name: str, **options: Any) -> ScheduledTask:
+            return scheduler.schedule("t", stored.note, OneTime(0), args=(notes, name), key=name, **options)
+
+        for number in itertools.count(1):
+            gate, waits = str(tmp_path / f"gate-{number}"), str(tmp_path / f"waits-{number}")
+            os.mkfifo(gate)
+            scheduler.schedule("blocker", stored.through, OneTime(0), args=(gate, waits))
+            support.wait_for_file(waits)
+            tasks = [add(f"{number}-{name}") for name in "abc"]
+            assert len(scheduler._staged) == 3
+            with Strike(number, interrupt) as strike, contextlib.suppress(KeyboardInterrupt):
+                if what == "replace":
+                    add(f"{number}-b", replace=True)
+                else:
+                    (scheduler.cancel if what == "cancel" else scheduler.pause)(tasks[1])
+            with blaming(strike):
+                with scheduler._lock:
+                    scheduler.engine.check()
+                open_gate(gate)
+                assert scheduler.wait_idle(support.TIMEOUT)
+                assert [len(task.history) for task in (tasks[0], tasks[2])] == [1, 1]
+            if strike.left > 0:
+                break
+        assert number > 10
