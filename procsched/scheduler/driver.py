@@ -366,11 +366,11 @@ class Driver:
         with self._lock:
             entry = find()
             if entry is None or entry.queued != LENT:
-                return self._whole_locked(act, entry)
+                return self._asked_locked(act, entry)
 
         def again() -> R:
             with self._lock:
-                return self._whole_locked(act, find())
+                return self._asked_locked(act, find())
 
         answer: R = self.pool.recalled(again)
         return answer
@@ -386,6 +386,24 @@ class Driver:
                 self._mend_locked()
             except BaseException:  # another one
                 self._mend_locked()
+            raise
+
+    def _asked_locked(self, act: Callable[[E], R], entry: E) -> R:
+        """Do the same with a request about an entry, which is stored as that has left it."""
+        try:
+            return self._whole_locked(act, entry)
+        except ProcschedError:
+            raise
+        except BaseException:
+            # Its status may have moved, and that be told to nobody yet: a restart would find what it was before.
+            engine = self.engine
+            if (
+                entry is not None
+                and engine.wants_writes
+                and engine.entries.get(entry.handle.task.id) is entry
+            ):
+                engine.write_again(entry)
+                self._hand_over_locked()
             raise
 
     def _mend_locked(self) -> None:

@@ -220,7 +220,7 @@ class StagingDriver(Driver):
             return act(entry)
 
         with self._lock:
-            return self._whole_locked(taken_back, find())
+            return self._asked_locked(taken_back, find())
 
     def _mend_locked(self) -> None:
         super()._mend_locked()

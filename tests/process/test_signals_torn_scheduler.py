@@ -411,7 +411,7 @@ def test_a_handler_interrupts_a_scheduler_whose_calls_are_lent(tmp_path: Path) -
 def test_a_handler_interrupts_a_request_about_what_is_staged(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KeyboardInterrupt while it is taken back: every other task runs once."""
+    """KeyboardInterrupt while it is taken back: every other task runs once, and the store has what the handle says."""
     monkeypatch.setattr(durable, "SMOOTHING", 0.0)
     for action in (stored.through, stored.note):
         monkeypatch.setattr(pace_of(action), "seconds", 0.001)
@@ -441,6 +441,11 @@ def test_a_handler_interrupts_a_request_about_what_is_staged(
                 open_gate(gate)
                 assert scheduler.wait_idle(support.TIMEOUT)
                 assert [len(task.history) for task in (tasks[0], tasks[2])] == [1, 1]
+                assert writer.flush(support.TIMEOUT)
+                ((status, live),) = stored.rows(
+                    path, f"SELECT status, live FROM tasks WHERE id = '{tasks[1].id}'"
+                )
+                assert (status, live) == (tasks[1].status, False)
             if strike.left > 0:
                 break
         assert number > 10
