@@ -94,7 +94,7 @@ class StagingDriver(Driver):
     def _stage_locked(self) -> None:
         """Have the start of what is next stored, for as many as workers are free, or will be in a moment."""
         engine, writer = self.engine, self._durable
-        if writer is None:
+        if writer is None or engine.returning:
             return
         ready = engine.ready
         if ready.outrun:

@@ -18,6 +18,7 @@ import pytest
 from procsched import (
     NO_RETRY,
     After,
+    CronSchedule,
     EventLog,
     FixedRate,
     OneTime,
@@ -28,6 +29,7 @@ from procsched import (
     SqlTaskStore,
     SystemClock,
     TaskStatus,
+    ThreadPool,
     connect,
 )
 from procsched._core.staging import MOST_BEHIND
@@ -393,3 +395,51 @@ def test_random_kills_under_load(tmp_path: Path) -> None:
     from tests import crashes
 
     assert crashes.run(tmp_path, 3, 1) == []
+
+
+def test_what_comes_while_a_shutdown_returns_what_is_due_does_not_start(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missed slot, about which its schedule is asked meanwhile, is returned too, though a worker is free at once."""
+    notes = tmp_path / "notes"
+    clock, log = Set(), EventLog()
+    first = Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), pool=ThreadPool(1))
+    task = first.schedule("t", stored.note, CronSchedule("0 0 1 1 *"), args=(str(notes), "ran"))
+    first.shutdown()
+    clock.ahead = 366 * 86400.0
+    scheduler = Scheduler(
+        store=SqlTaskStore(f"sqlite:///{path}"), pool=ThreadPool(1), clock=clock, listeners=[log]
+    )
+    writer: Any = scheduler.writer
+    answer, pump, open_gates = scheduler._answer, scheduler.pool.pump, scheduler._open_idle_gates_locked
+    returning = threading.Event()
+
+    def answer_late(question: Any) -> None:
+        assert returning.wait(support.TIMEOUT)
+        monkeypatch.setattr(
+            scheduler, "_open_idle_gates_locked", lambda: None
+        )  # who leads does not hear of it
+        answer(question)
+
+    def pump_first() -> None:
+        pump()
+        if threading.current_thread() is scheduler._timer and returning.is_set():
+            assert writer.flush(support.TIMEOUT)
+            pump()
+            monkeypatch.setattr(scheduler, "_open_idle_gates_locked", open_gates)
+            with scheduler._lock:
+                open_gates()
+
+    give_back = scheduler._give_back_locked
+
+    def give_back_noting(closing: Any) -> None:
+        give_back(closing)
+        returning.set()
+
+    monkeypatch.setattr(scheduler, "_answer", answer_late)
+    monkeypatch.setattr(scheduler.pool, "pump", pump_first)
+    monkeypatch.setattr(scheduler, "_give_back_locked", give_back_noting)
+    scheduler.start()
+    report = scheduler.shutdown(drain=False)
+    assert report.returned == (task.id,)
+    assert not notes.exists()
