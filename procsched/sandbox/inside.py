@@ -62,8 +62,8 @@ class Confiner:
             kernel.limit_scratch(*settings["scratch"])
         os.chdir(settings["cwd"])
         os.umask(0o077)
-        if settings["leaves_one"]:
-            leave_one_processor()
+        if settings["leaves_one"] and leave_one_processor():
+            self.layers["processors"] = "all but one"
         self.step = "limits"
         self.limit()
         self.step = "capabilities"
@@ -149,18 +149,20 @@ class Confiner:
         return len(attempts)
 
 
-def leave_one_processor() -> None:
-    """Use all processors that this process may use but the first, where there are several.
+def leave_one_processor() -> bool:
+    """Use all processors that this process may use but the first, where there are several. Return whether it does.
 
     The same one for all: a neighbour that wakes up finds it without a job on it. No promise hangs on that, and where
     the kernel refuses it the job has all of them.
     """
     mine = sorted(os.sched_getaffinity(0))
-    if len(mine) > 1:
-        try:
-            os.sched_setaffinity(0, mine[1:])
-        except OSError:
-            return
+    if len(mine) == 1:
+        return False
+    try:
+        os.sched_setaffinity(0, mine[1:])
+    except OSError:
+        return False
+    return True
 
 
 def _fork() -> None:

@@ -91,7 +91,7 @@ class Prepared:
         self.python = found.python
         self.reads = found.reads
         self.search = found.search
-        leaves_one = nice is None and _system.cpus() > 1
+        leaves_one = "processors" in layers  # not where a filter around the program refuses it
         self.report = Report(
             dict(plan.kept), dict(plan.given_up), layers, NICE if nice is None else nice, leaves_one
         )
@@ -168,6 +168,7 @@ def _try(program: Program, uids: range | None) -> dict[str, str]:
         program.settings,
         uids,
         os.geteuid(),
+        _system.cpus(),
     )
     layers = _tried.get(key)
     if layers is None:

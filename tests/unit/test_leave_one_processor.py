@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from procsched import Sandbox
 from procsched.sandbox import inside
+from procsched.sandbox.prepare import Prepared
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="there are sandboxes on Linux alone"
@@ -23,7 +27,7 @@ def test_the_first_is_left(
     found: list[tuple[int, list[int]]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: mine)
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, wanted: found.append((pid, wanted)))
-    inside.leave_one_processor()
+    assert inside.leave_one_processor() is bool(asked)
     assert found == asked
 
 
@@ -35,4 +39,17 @@ def test_a_refusal_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    inside.leave_one_processor()
+    assert not inside.leave_one_processor()
+
+
+@pytest.mark.parametrize(
+    ("layers", "leaves_one"), [({"processors": "all but one"}, True), ({}, False)], ids=str
+)
+def test_the_report_says_what_the_process_says(layers: dict[str, str], leaves_one: bool) -> None:
+    """Not what it was asked for: that may have been refused, or there is but one processor."""
+    plan: Any = SimpleNamespace(kept={}, given_up={})
+    found: Any = SimpleNamespace(python="", reads=(), search=())
+    program: Any = None
+    report = Prepared(Sandbox(), plan, program, found, layers, None).report
+    assert report.leaves_one is leaves_one
+    assert ("on all processors but one" in str(report)) is leaves_one
