@@ -52,7 +52,7 @@ class Restoring(Requests):
         why: str,
         wall: float,
         line: float,
-    ) -> None:
+    ) -> list[tuple[Entry, ExecutionRecord]]:
         """Take tasks back, before anything is promoted.
 
         Args:
@@ -63,6 +63,8 @@ class Restoring(Requests):
                 was due by then waited for a worker, and is owed to its task.
             why: the error of the records of what was lost.
             wall, line: this moment.
+        Returns:
+            What was lost, with its records. Some of these are written when a schedule has said what follows.
         """
         lost: list[tuple[Entry, Underway]] = []
         back = down_at - wall
@@ -93,10 +95,10 @@ class Restoring(Requests):
                 self.add_dead(entry)
             if entry.live is None:
                 self.retire(entry)
-        for entry, more in lost:
-            self._lose(entry, more, down_at, back, why, wall, line)
+        records = [(entry, self._lose(entry, more, down_at, back, why, wall, line)) for entry, more in lost]
         if back:
             self._follow_setting_back(back, wall, line)
+        return records
 
     def _follow_setting_back(self, back: float, wall: float, line: float) -> None:
         """Plan anew what follows the wall, and have everything stored by the new time."""
@@ -152,7 +154,7 @@ class Restoring(Requests):
         why: str,
         wall: float,
         line: float,
-    ) -> None:
+    ) -> ExecutionRecord:
         """Give a lost attempt its record, and do what follows. The record is of the time that the clock has now."""
         call, task = entry.live, entry.handle.task
         assert call is not None
@@ -186,6 +188,7 @@ class Restoring(Requests):
             self._conclude(entry, ended, NOTHING, None, wall, line)
         else:
             self._ask(self._question_after(AFTER_LOSS, entry, ended, wall, line), wall, line)
+        return record
 
     def release_held(self, wall: float, line: float) -> None:
         """Try again what was paused because its code could not be loaded."""

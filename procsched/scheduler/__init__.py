@@ -348,6 +348,8 @@ class Scheduler(Served):
             if kept is not None:
                 same = keys.is_same_schedule(kept.schedule, schedule, stored=self._durable is not None)
                 if not replace:
+                    if kept.status is TaskStatus.FAILED:
+                        self._note_dead(kept)
                     if kind != ONCE or not kept.status.is_terminal:  # what is over stays so
                         given = {
                             "name": name, "priority": priority, "retry": retry, "timeout": hard, "soft_timeout": soft,

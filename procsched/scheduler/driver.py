@@ -62,7 +62,7 @@ PROBLEMS = 20  # texts that stats() shows
 
 NEW, STARTING, RUNNING, CLOSING, CLOSED = range(5)
 
-_WONT_RUN = "; no attempt is left: it is in the dead letter, and runs again after revive()"
+WONT_RUN = "; no attempt is left: it is in the dead letter, and runs again after revive()"
 
 
 class _Inside(threading.local):
@@ -449,7 +449,8 @@ class Driver:
                 self._log_attempt(logging.DEBUG, attempt, record, expected)
         else:
             final = attempt.attempt >= attempt.entry.handle.task.retry.max_attempts
-            alarming = final and record.outcome is not Outcome.KILLED
+            dead = attempt.entry.status is TaskStatus.FAILED
+            alarming = dead or (final and record.outcome is not Outcome.KILLED)
             level = logging.WARNING if alarming else logging.INFO
             if log.isEnabledFor(level):
                 if awaited:
@@ -466,7 +467,7 @@ class Driver:
             record.attempt,
             "succeeded" if record.outcome is Outcome.SUCCEEDED else f"ended as {record.outcome.value}",
             "" if record.error is None else f": {record.error}",
-            _WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
+            WONT_RUN if attempt.entry.status is TaskStatus.FAILED else "",
             "" if expected else " (too late to count)",
             causes_of(record) if level >= logging.WARNING or log.isEnabledFor(logging.DEBUG) else "",
             fields=_fields(record.task_id, record.name, record.attempt, record.pid),

@@ -5,7 +5,7 @@ With no lock held: what is compared may be the user's.
 
 from __future__ import annotations
 
-from procsched._core.options import StoredArguments
+from procsched.child.stored import REFERENCE
 from procsched.errors import TaskSerializationError
 from procsched.scheduler.serving import SentCall
 
@@ -57,12 +57,11 @@ def changed_settings(
     call = _comparable(kept, action, args, named)
     if call is None:
         return changed
+    stored: StoredCall | None = getattr(task.action, "call", None)  # None where it never runs again
     if call.describe() != task.action:
         changed.append("action")
-    elif not isinstance(task.args, StoredArguments):
-        given_args, given_named = call.arguments()
-        if (given_args, given_named or None) != (task.args, task.kwargs or None):
-            changed.append("args or kwargs")
+    elif stored is not None and not call.is_like(stored):
+        changed.append("args or kwargs" if call.kind == REFERENCE else "code or arguments")
     return changed
 
 

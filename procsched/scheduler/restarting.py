@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 
-from procsched._core.entries import CANCELLED, SUCCEEDED
+from procsched._core.entries import CANCELLED, FAILED, SUCCEEDED
 from procsched._core.models import Task
 from procsched._core.options import check_confined
 from procsched._core.planning import ONCE
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, StoreError, TaskSerializationError, ValidationError
 from procsched.scheduler.closing import ClosingDriver
-from procsched.scheduler.driver import RUNNING
+from procsched.scheduler.driver import RUNNING, WONT_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class RestartingDriver(ClosingDriver):
         self._loads = False  # guarded by _load_lock
         # Keys of which it was said that the program gives something else.
         self._told_changed: set[str] = set()
+        # Those of which it was said that their task is in the dead letter.
+        self._told_dead: set[str] = set()
         # Names of recurring tasks without a key that an earlier life has left.
         self._unkeyed: set[str] = set()
 
@@ -128,7 +130,7 @@ class RestartingDriver(ClosingDriver):
         earlier = self._earlier_records()
         with self._lock:
             wall, line = self._look_locked()
-            self.engine.restore(
+            lost = self.engine.restore(
                 loaded.tasks, loaded.underway, loaded.finished, loaded.down_at, loaded.why, wall, line
             )
             for entry in unloadable:
@@ -145,6 +147,8 @@ class RestartingDriver(ClosingDriver):
                 self.engine.doubtful.add(entry.handle.task.id)
                 self.engine.tell(entry, wall, None, "store", _doubt(entry))
             self._hand_over_locked()
+        for entry, record in lost:
+            self._note_lost(entry, record)
         if not self._visiting:
             for entry in doubtful:
                 task = entry.handle.task
@@ -194,6 +198,25 @@ class RestartingDriver(ClosingDriver):
                 "Give replace=True where the new one is to take its place"
             )
             self._inside.call(say, logging.WARNING, text, task.id, task.name, task.key, ", ".join(changed))
+
+    def _note_dead(self, kept: ScheduledTask) -> None:
+        """Say, once a key, that a task which a program gives again does not run any more."""
+        task = kept.task
+        assert task.key is not None
+        if task.key not in self._told_dead:
+            self._told_dead.add(task.key)
+            text = (
+                "task %s (%s) with the key %r has failed, and is in the dead letter: it runs again after revive(); or "
+                "give replace=True for a new one"
+            )
+            self._inside.call(say, logging.WARNING, text, task.id, task.name, task.key)
+
+    def _note_lost(self, entry: Entry, record: ExecutionRecord) -> None:
+        """Log an attempt that the end of another scheduler has interrupted, as any attempt that has ended."""
+        dead = entry.status is FAILED
+        text = "task %s (%s) attempt %d ended as lost: %s%s"
+        words = record.task_id, record.name, record.attempt, record.error, WONT_RUN if dead else ""
+        self._inside.call(say, logging.WARNING if dead else logging.INFO, text, *words)
 
     def _serve_others(self) -> None:
         """Have requests of other processes answered."""

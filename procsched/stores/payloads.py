@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import sys
+from collections import Counter
 
 from procsched import _byvalue
 from procsched._core.options import StoredArguments
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 _STORED: Final = StoredArguments()
 DEEPEST: Final = 20  # levels of lists and dictionaries that are looked at; what is deeper is pickled
 _PLAIN: Final = frozenset({type(None), bool, str})
+_HEX: Final = frozenset("0123456789abcdef")
+# Opcodes that say how a pickle is put together, and not what is in it (pickletools.py).
+_BOOKKEEPING: Final = frozenset(
+    {"FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"}
+)
 
 
 class StoredAction(str):
@@ -75,6 +81,17 @@ class StoredCall:
             head = "\0".join((self.kind, self.name, self.form, self.python, self.pickler))
             self._digest = hashlib.sha256(head.encode() + b"\0" + self.data).hexdigest()
         return self._digest
+
+    def is_like(self, other: StoredCall) -> bool:
+        """Return whether both were made of the same code and arguments, as far as can be told without opening them."""
+        if self.digest == other.digest:
+            return True
+        if JSON in (self.form, other.form):
+            return False
+        try:
+            return _contents(self.data) == _contents(other.data)
+        except Exception:
+            return False  # one of them is no pickle
 
     def describe(self) -> str:
         """Return what stands for the function after a restart: its name, and how it is kept if not by that."""
@@ -158,6 +175,25 @@ def _name_of(action: Any) -> str:
         action = action.func  # a partial
     name = getattr(action, "__qualname__", None)
     return writable(name if isinstance(name, str) and name else type(action).__qualname__)
+
+
+def _contents(data: bytes) -> Counter[tuple[str, str]]:
+    """Return what is in a pickle, without order: that of a set changes from one start of a program to the next.
+
+    So does the number of what was mentioned before, and the name that cloudpickle, or `_bykind.py`, gives to a class or
+    a type for this start alone: 32 hexadecimal digits, or 16 bytes. Nothing is executed.
+    """
+    import pickletools  # here, for most programs never need it
+
+    return Counter(
+        (code.name, repr(value))
+        for code, value, _ in pickletools.genops(data)
+        if code.name not in _BOOKKEEPING and not (isinstance(value, str | bytes) and _is_of_this_start(value))
+    )
+
+
+def _is_of_this_start(value: str | bytes) -> bool:
+    return len(value) == 16 if isinstance(value, bytes) else len(value) == 32 and set(value) <= _HEX
 
 
 def _is_plain(value: Any, depth: int = DEEPEST) -> bool:

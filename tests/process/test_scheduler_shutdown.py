@@ -441,8 +441,13 @@ def test_leaving_the_block_drains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
-def test_leaving_the_block_by_an_exception_ends_what_runs(tmp_path: Path, error: type[BaseException]) -> None:
-    """It does not wait: runs are killed, what is due is not started, and the exception passes."""
+def test_leaving_the_block_by_an_exception_ends_what_runs(
+    tmp_path: Path, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not wait: runs are killed, what is due is not started, and the exception passes.
+
+    That a task does not run any more is a warning, as whenever it has no attempt left.
+    """
     told = str(tmp_path / "told")
     with Stopwatch(), pytest.raises(error), Scheduler(1, preload=PRELOAD) as scheduler:
         hung = scheduler.schedule("t", faults.sleep, OneTime(0), args=(told,), retry=NO_RETRY)
@@ -452,6 +457,9 @@ def test_leaving_the_block_by_an_exception_ends_what_runs(tmp_path: Path, error:
     assert_reaped(pid)
     assert [record.outcome for record in hung.history] == [Outcome.KILLED]
     assert (due.status, due.history) == (S.SCHEDULED, [])
+    said = caplog.messages[0]
+    assert "attempt 1 ended as killed: " in said
+    assert "it is in the dead letter" in said
 
 
 # --- at the interpreter's exit ------------------------------------------------------------------------------

@@ -378,6 +378,41 @@ def test_a_stored_call_is_opened_in_a_worker_only(path: str, tmp_path: Path, by_
     assert not Path(paused_told).exists()
 
 
+BY_VALUE = """
+import logging, sys
+from typing import NewType
+from procsched import FixedRate, InlinePool, Scheduler, SqlTaskStore
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+FACTOR = 1
+WORDS = frozenset({"one", "two", "three"})
+Count = NewType("Count", int)
+
+class Row:
+    count: Count
+
+def job(row):
+    return Row, Count, row.count * FACTOR, row.word in WORDS, row.word in {"four", "five", "six"}
+
+with Scheduler(pool=InlinePool(), store=SqlTaskStore("sqlite:///" + sys.argv[1])) as scheduler:
+    scheduler.schedule("t", job, FixedRate(3600, start_delay=3600), args=(Row(),), key="k")
+"""
+
+
+def test_code_kept_by_value_is_told_when_the_script_has_changed(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not before: neither the order of a set nor what names a class for one start makes it another."""
+    said = []
+    for start, script in enumerate((BY_VALUE, BY_VALUE, BY_VALUE.replace("FACTOR = 1", "FACTOR = 2"))):
+        monkeypatch.setenv("PYTHONHASHSEED", str(start))
+        with pools.Parent(tmp_path, script, arguments=(path,)) as parent:
+            said.append(parent.output(support.TIMEOUT))
+    assert said[:2] == ["", ""]
+    assert "stays as it is, for its key 'k' is there already" in said[2]
+    assert "has another code or arguments. Give replace=True" in said[2]
+
+
 def test_every_commit_may_be_the_last(tmp_path: Path) -> None:
     """SIGKILL before and after each commit of a life loses no task and no record, and doubles none."""
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import threading
 import weakref
@@ -335,6 +336,35 @@ def test_a_run_that_was_going_on_is_lost(path: str, after: str) -> None:
         assert [record.outcome for record in scheduler.history()] == [Outcome.SUCCEEDED, Outcome.LOST]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "options", "dead"),
+    [
+        (OneTime(START), {"retry": RetryPolicy(2, 5.0)}, False),
+        (FixedRate(60), {"retry": NO_RETRY, "on_exhausted": "continue"}, False),
+        (FixedRate(60), {"retry": NO_RETRY}, True),
+    ],
+)
+def test_a_lost_run_is_logged(
+    path: str,
+    after: str,
+    schedule: Any,
+    options: dict[str, Any],
+    dead: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As the end of any attempt: a warning where the task does not run any more."""
+    with simulated(path) as (scheduler, _clock, _log):
+        scheduler.schedule("t", stored.copy, schedule, args=(path, after), **options)
+        assert scheduler.wait_idle(support.TIMEOUT)
+    caplog.set_level(logging.INFO, "procsched")
+    caplog.clear()
+    with simulated(after, FakeClock(START + 1)):
+        said = [each for each in caplog.records if "ended as lost" in each.getMessage()]
+    assert [each.levelno for each in said] == [logging.WARNING if dead else logging.INFO]
+    assert "task task-1 (t) attempt 1 ended as lost: " in said[0].getMessage()
+    assert ("no attempt is left" in said[0].getMessage()) == dead
+
+
 def test_a_lost_run_without_retries_is_in_the_dead_letter(path: str, after: str) -> None:
     """A OneTime that may have run is not run again."""
     with simulated(path) as (scheduler, _clock, _log):
@@ -631,16 +661,58 @@ def test_a_key_whose_task_is_given_otherwise_is_told(
     """Once in the life of a program: with what differs, and the remedy."""
     with simulated(path) as (scheduler, clock, _log):
         scheduler.schedule(**GIVEN, key="k")
-        scheduler.schedule(**{**GIVEN, "args": ({1},)}, key="pickled")
     with simulated(path, clock) as (scheduler, _clock, _log):
         for _ in range(2):
             scheduler.schedule(**{**GIVEN, **other}, key="k")
-            scheduler.schedule(**{**GIVEN, "args": ({2},)}, key="pickled")  # nobody can tell
     said = [each for each in caplog.messages if "stays as it is, for" in each]
     assert len(said) == (named is not None)
     if named is not None:
         assert "task task-1 (t) stays as it is, for its key 'k'" in said[0]
         assert f"has another {named}. Give replace=True" in said[0]
+
+
+class Made:
+    """For an argument that is pickled."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    ("action", "args", "named"),
+    [
+        (stored.nothing, ({2, 1},), None),
+        (stored.nothing, ({2, 3},), "args or kwargs"),
+        (stored.nothing, (Made(1),), "args or kwargs"),
+        (stored.nothing, (1, 2), "args or kwargs"),  # in JSON, where they were pickled
+        (lambda: {1, 2}, (), "action"),
+    ],
+)
+def test_a_pickled_call_that_is_given_otherwise_is_told(
+    path: str, action: Any, args: tuple[Any, ...], named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not opened for that. The order of a set is none of its contents."""
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule("t", stored.nothing, FixedRate(60), args=({1, 2},), key="k")
+    with simulated(path, clock) as (scheduler, _clock, _log):
+        scheduler.schedule("t", action, FixedRate(60), args=args, key="k")
+    said = [each for each in caplog.messages if "stays as it is, for" in each]
+    assert [f"has another {named}. " in each for each in said] == ([] if named is None else [True])
+
+
+def test_a_key_in_the_dead_letter_is_told(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once in the life of a program: the task that it gives does not run any more, and what to do."""
+    given: dict[str, Any] = {"name": "t", "action": stored.fail, "schedule": OneTime(START), "key": "k"}
+    with simulated(path) as (scheduler, clock, _log):
+        scheduler.schedule(**given, retry=NO_RETRY)
+        assert scheduler.wait_idle(support.TIMEOUT)
+    caplog.clear()
+    with simulated(path, clock) as (scheduler, _clock, _log):
+        for _ in range(2):
+            assert scheduler.schedule(**given, retry=NO_RETRY).status is S.FAILED
+    (said,) = caplog.messages
+    assert "task task-1 (t) with the key 'k' has failed, and is in the dead letter" in said
+    assert "replace=True" in said
 
 
 def test_what_is_over_is_not_compared(path: str, caplog: pytest.LogCaptureFixture) -> None:
