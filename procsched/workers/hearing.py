@@ -331,6 +331,7 @@ class Hearer(Sender):
         # It may have written anything there.
         ending.cpu_seconds = max(0.0, cpu - (before if self.cpu_base <= before <= cpu else self.cpu_base))
         verdicts.facts_of(ending, status)
+        self.output.read()  # a run that crashes writes its stack last, and its death may be heard of before that
         self.add_output(ending, call)
         if self.watch is not None and self.watch.call is call:
             self.watch.complete(ending)

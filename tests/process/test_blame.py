@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,25 @@ DEATHS = [
     pytest.param(faults.write_half_frame_and_exit, (), 7, id="exit in mid-frame"),
     pytest.param(faults.overflow_the_stack, (), "SIGSEGV", id="C stack overflow"),
 ]
+
+
+def test_the_stack_of_a_crash_is_read_however_late(bench: Bench) -> None:
+    """The I/O thread may hear of a death before it has come to what the run wrote last."""
+    told = bench.path()
+    crashed = bench.submit(faults.sleep, told)
+    pid = told_pids(told)[0]
+    watched = threading.Event()
+
+    def look_away() -> None:
+        bench.core.pool.loop.forget(crashed._item.worker.output.fd)
+        watched.set()
+
+    bench.core.pool.loop.call_soon(look_away)
+    assert watched.wait(support.TIMEOUT)
+    os.kill(pid, signal.SIGSEGV)
+    with pytest.raises(WorkerCrashedError):
+        crashed.result(support.TIMEOUT)
+    assert "in sleep" in (only_record(crashed, Outcome.CRASHED).stack or "")
 
 
 @pytest.mark.parametrize(("function", "args", "how"), DEATHS)
