@@ -137,8 +137,8 @@ class CronSchedule:
     def next_run(self, record: ExecutionRecord, now: float) -> float | None:
         """Return the due time that follows the run of `record`, in UNIX seconds; None when there is none.
 
-        It is strictly later than `now`, so slots that came during the run are skipped, and strictly later
-        than the run's own slot, so that a wall clock that was set back meanwhile runs no slot twice. A clock
+        It is strictly later than `now`, so slots that came while the run waited for a worker or went on are
+        skipped, and strictly later than the run's own slot, so that a wall clock that was set back meanwhile runs no slot twice. A clock
         set back by more than three hours is a correction, as in cron(8): then only `now` counts.
         """
         slot = slot_of(record)
