@@ -439,6 +439,7 @@ class Scheduler(Served):
             if not replace:
                 return old.handle
             moment = self._moment_locked()
+        now = self._look_for_due_locked()  # before anything is changed: a clock of the user's may raise
         if stored is not None:
             assert self._durable is not None
             self._durable.calls[task_id] = stored
@@ -446,7 +447,8 @@ class Scheduler(Served):
             entry = engine.add(*new)
         else:
             entry = engine.replace(old, old.handle is like, *moment, new)
-        self._stage_due_locked()
+        if now is not None:
+            self._stage_due_locked(*now)
         self._hand_over_locked()
         return entry.handle
 

@@ -120,11 +120,16 @@ class StagingDriver(Driver):
             for entry in new:
                 self._staged[entry] = writer.accepted
 
-    def _stage_due_locked(self) -> None:
-        """Have what has just come and is due written as about to start together with its coming, not a commit later."""
+    def _look_for_due_locked(self) -> tuple[float, float] | None:
+        """Return this moment for `_stage_due_locked`; None where what is due starts otherwise."""
         if self._durable is not None and self._real and self._state == RUNNING:
-            self.engine.promote(*self._look_locked(), BATCH)
-            self._stage_locked()
+            return self._look_locked()
+        return None
+
+    def _stage_due_locked(self, wall: float, line: float) -> None:
+        """Have what has just come and is due written as about to start together with its coming, not a commit later."""
+        self.engine.promote(wall, line, BATCH)
+        self._stage_locked()
 
     def _room_locked(self) -> int:
         """Return how many may be staged in all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sqlite3
@@ -478,3 +479,37 @@ def test_what_comes_while_a_shutdown_returns_what_is_due_does_not_start(
     report = scheduler.shutdown(drain=False)
     assert report.returned == (task.id,)
     assert not notes.exists()
+
+
+class Failing(SystemClock):
+    """The system's clock, whose wall time cannot be had once the test says so, after some more readings."""
+
+    left: int | None = None
+
+    def now(self) -> float:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("the clock is gone")
+        return super().now()
+
+
+def test_a_clock_that_fails_leaves_no_task_of_which_the_caller_does_not_know(
+    path: str, tmp_path: Path
+) -> None:
+    """Whichever reading it is: the call raises and nothing is there, or the task is and the caller has it."""
+    clock = Failing()
+    scheduler = Scheduler(store=SqlTaskStore(f"sqlite:///{path}"), pool=ThreadPool(1), clock=clock)
+    with scheduler:
+        assert scheduler.wait_idle(support.TIMEOUT)
+        for readings in range(3):
+            before = scheduler.tasks()
+            clock.left = readings
+            with contextlib.suppress(OSError):
+                before.append(
+                    scheduler.schedule("t", stored.note, OneTime(0), args=(str(tmp_path / "notes"), "ran"))
+                )
+            clock.left = None
+            assert scheduler.tasks() == before
+            scheduler.wake()
+            assert scheduler.wait_idle(support.TIMEOUT)
