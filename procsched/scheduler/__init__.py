@@ -439,7 +439,8 @@ class Scheduler(Served):
             if not replace:
                 return old.handle
             moment = self._moment_locked()
-        now = self._look_for_due_locked()  # before anything is changed: a clock of the user's may raise
+        # Before anything is changed: a clock of the user's may raise.
+        now = None if self._durable is None else self._look_for_due_locked()
         if stored is not None:
             assert self._durable is not None
             self._durable.calls[task_id] = stored

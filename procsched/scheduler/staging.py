@@ -103,6 +103,8 @@ class StagingDriver(Driver):
             if first is not None:
                 rank = first.handle.task.priority
                 self._unstage_locked([each for each in self._staged if each.handle.task.priority > rank])
+        if not len(ready):
+            return
         room = self._room_locked() - len(self._staged)
         new: list[Entry] = []
         while room > 0:
@@ -122,9 +124,7 @@ class StagingDriver(Driver):
 
     def _look_for_due_locked(self) -> tuple[float, float] | None:
         """Return this moment for `_stage_due_locked`; None where what is due starts otherwise."""
-        if self._durable is not None and self._real and self._state == RUNNING:
-            return self._look_locked()
-        return None
+        return self._look_locked() if self._real and self._state == RUNNING else None
 
     def _stage_due_locked(self, wall: float, line: float) -> None:
         """Have what has just come and is due written as about to start together with its coming, not a commit later."""

@@ -138,8 +138,9 @@ class CronSchedule:
         """Return the due time that follows the run of `record`, in UNIX seconds; None when there is none.
 
         It is strictly later than `now`, so slots that came while the run waited for a worker or went on are
-        skipped, and strictly later than the run's own slot, so that a wall clock that was set back meanwhile runs no slot twice. A clock
-        set back by more than three hours is a correction, as in cron(8): then only `now` counts.
+        skipped, and strictly later than the run's own slot, so that a wall clock that was set back meanwhile
+        runs no slot twice. A clock set back by more than three hours is a correction, as in cron(8): then only
+        `now` counts.
         """
         slot = slot_of(record)
         return self.next_after(now if now < slot - CORRECTION else max(now, slot))
