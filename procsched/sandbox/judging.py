@@ -30,6 +30,19 @@ _MEMORY_SIGNS: Final = (
     "Cannot allocate memory",
     "failed to map segment",
 )  # of the C library, and of its loader
+# How a process ends where the address space has run out, and nobody makes an exception of that. By a signal: what
+# follows from a null pointer or from a stack that cannot grow, `abort`, a trap, and that of OpenBLAS. By an exit code:
+# those with which C libraries and runtimes of other languages give up (1, 2, 255), the interpreter (1, and 120 where it
+# cannot even flush), and the loader (127). SIGKILL is none of these: the limit refuses memory, it kills nobody.
+_MEMORY_SIGNALS: Final = (
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGINT,
+)
+_MEMORY_CODES: Final = (1, 2, 120, 127, 255)
 _EXECUTING: Final = ("in _execute_child", "os.exec", "os.posix_spawn")  # lines of a traceback
 _FEW: Final = 64  # values around a result
 
@@ -56,7 +69,7 @@ def failure_of(told: Findings, policy: Sandbox) -> tuple[str, RemoteError]:
     kind, message = told.type, told.message
     text = f"{CLAIM}: {kind}: {on_one_line(message)}" if message else f"{CLAIM}: {kind}"
     if kind in _OUT_OF_MEMORY or any(sign in message for sign in _MEMORY_SIGNS):
-        text = name_memory(text, policy)
+        text += f" (memory={policy.memory} is its limit)"
     if kind == "PermissionError" and any(sign in told.traceback for sign in _EXECUTING):
         text += " (no program can be executed in a sandbox, whatever processes= is)"
     error = RemoteError(text, type_name=kind, message=message, traceback=told.traceback)
@@ -64,9 +77,22 @@ def failure_of(told: Findings, policy: Sandbox) -> tuple[str, RemoteError]:
     return text, error
 
 
-def name_memory(error: str, policy: Sandbox) -> str:
-    """Return an error of a job that may have run out of memory, with the limit."""
-    return f"{error} (memory={policy.memory} is its limit)"
+def hint_of_memory(status: int, peak_rss: int, policy: Sandbox) -> str:
+    """Return what is to be added to the error of a job that died without a word: that memory may have run out, or "".
+
+    A low peak rules nothing out. It is of what was resident, and the limit is of address space: libraries and stacks of
+    threads map several times what they touch, and one request for a gigabyte that is refused leaves no trace in it. So
+    the figure is told, for the reader to judge by.
+
+    Args:
+        status: wait status.
+        peak_rss: bytes; 0 where unknown.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    if code not in _MEMORY_CODES and -code not in _MEMORY_SIGNALS:
+        return ""
+    held = f"; at most {peak_rss} bytes were resident" if peak_rss else ""
+    return f" (it may have run out of memory: memory={policy.memory} of address space is its limit{held})"
 
 
 def too_large(told: Findings, policy: Sandbox) -> tuple[str, str]:

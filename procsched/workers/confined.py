@@ -439,7 +439,7 @@ class Confined(Worker):
             verdicts.facts_of(ending, status)
             # C code that gets no memory ends its process in any way that it likes.
             if call.verdict in (None, (Outcome.CRASHED, CLOSED)) and ending.outcome is Outcome.CRASHED:
-                ending.error = judging.name_memory(ending.error or "", self.policy)
+                ending.error = (ending.error or "") + judging.hint_of_memory(status, rss, self.policy)
         ending.cpu_seconds = max(0.0, cpu - self.cpu_base)
         ending.peak_rss = rss or None
         return ending

@@ -176,7 +176,21 @@ def test_memory_is_limited(sandboxed: Sandboxed, body: str) -> None:
     assert answer["outcome"] in ("failed", "crashed")
     assert answer["rss"] < 230 * MB
     if "MemoryError" in answer["error"] or answer["outcome"] == "crashed":
-        assert f"memory={200 * MB} is its limit" in answer["error"]
+        assert f"memory={200 * MB}" in answer["error"]
+        assert "is its limit" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "hinted"),
+    [("os._exit(0)", False), ("os._exit(7)", False), ("os.abort()", True)],
+    ids=["exit-0", "exit-7", "abort"],
+)
+def test_memory_is_not_blamed_for_every_death(sandboxed: Sandboxed, body: str, hinted: bool) -> None:
+    """It is named, as a possibility, only where a lack of it ends a process in that way."""
+    answer = sandboxed.run(f"import os\ndef attack():\n    {body}")
+    assert answer["outcome"] == "crashed"
+    assert ("may have run out of memory" in answer["error"]) is hinted
+    assert ("memory=" in answer["error"]) is hinted
 
 
 HIDDEN = (

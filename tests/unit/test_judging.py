@@ -6,7 +6,7 @@ import pytest
 
 from procsched import Sandbox
 from procsched.sandbox.examining import findings_of
-from procsched.sandbox.judging import Plain, failure_of, limit_of_death
+from procsched.sandbox.judging import Plain, failure_of, hint_of_memory, limit_of_death
 from procsched.sandbox.reports import open_report, pack_report
 
 POLICY = Sandbox(cpu_seconds=10, memory=100 << 20)
@@ -57,6 +57,31 @@ def test_the_memory_limit_is_named_where_memory_may_have_run_out(
     frame = {"kind": "raised", "type": kind, "message": message, "traceback": ""}
     text, _error = failure_of(findings_of(frame), POLICY)
     assert text.endswith(f" (memory={100 << 20} is its limit)") is named
+
+
+@pytest.mark.parametrize(
+    ("status", "hinted"),
+    [
+        (0, False),  # os._exit(0)
+        (1 << 8, True),  # the interpreter, and C code that gives up
+        (7 << 8, False),
+        (120 << 8, True),  # the interpreter, when it cannot flush
+        (255 << 8, True),
+        (11, True),  # a null pointer
+        (6, True),  # std::bad_alloc
+        (6 | 0x80, True),  # ... with a core
+        (9, False),  # who refuses memory kills nobody
+        (15, False),
+    ],
+)
+def test_memory_may_be_the_reason_of_a_death_only_where_it_can_be(status: int, hinted: bool) -> None:
+    """It is told as a possibility, with the figure that speaks for or against it."""
+    words = (
+        f" (it may have run out of memory: memory={100 << 20} of address space is its limit; "
+        "at most 9000000 bytes were resident)"
+    )
+    assert hint_of_memory(status, 9_000_000, POLICY) == (words if hinted else "")
+    assert hint_of_memory(status, 0, POLICY).endswith("is its limit)") is hinted
 
 
 @pytest.mark.parametrize(("line", "said"), [("in _execute_child", True), ("in open", False)])
