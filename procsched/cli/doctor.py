@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Final
 
-# Everything works.
+# Everything works, if only in part.
 EXIT_OK: Final = 0
 # Something is missing; each such row says which promise is weaker for it.
 EXIT_DEGRADED: Final = 1
@@ -65,8 +65,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "doctor",
         help="try out what this system offers, and say what is degraded without",
         description="Try out, one by one, what procsched uses of this system, and say what is degraded where "
-        "something is missing. The exit code is 0 when everything works and 1 otherwise; a sandbox whose default "
-        "policy is refused does not count, for not every program needs one.",
+        "something is missing. The exit code is 1 when something is missing, and 0 otherwise; what works in part does "
+        "not count, nor does a sandbox whose default policy is refused, for not every program needs one.",
         epilog="PROCSCHED_WITHOUT=NAME,... in the environment switches features off, to see what is left: "
         f"{', '.join(_system.FEATURES)}.",
     )
