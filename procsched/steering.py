@@ -178,23 +178,23 @@ class StoreClient:
     def cancel(self, task: ScheduledTask | str, *, kill: bool = False) -> bool:
         """Withdraw a task; with `kill` end its run, too. As `Scheduler.cancel`."""
         check_flag("kill", kill)
-        return self._request("cancel", task, kill=kill)
+        return self._changed("cancel", task, kill=kill)
 
     def kill(self, task: ScheduledTask | str) -> bool:
         """End the live run of a task. As `Scheduler.kill`."""
-        return self._request("kill", task)
+        return self._changed("kill", task)
 
     def pause(self, task: ScheduledTask | str) -> bool:
         """Start no further run of a task until `resume`. As `Scheduler.pause`."""
-        return self._request("pause", task)
+        return self._changed("pause", task)
 
     def resume(self, task: ScheduledTask | str) -> bool:
         """Let a paused task go on. As `Scheduler.resume`."""
-        return self._request("resume", task)
+        return self._changed("resume", task)
 
     def revive(self, task: ScheduledTask | str) -> bool:
         """Give a FAILED task a new start. As `Scheduler.revive`."""
-        return self._request("revive", task)
+        return self._changed("revive", task)
 
     def schedule(
         self,
@@ -260,10 +260,14 @@ class StoreClient:
         }
         return str(self._send(request)["task"])
 
-    def _request(self, what: str, task: ScheduledTask | str, **more: Any) -> bool:
+    def _changed(self, what: str, task: ScheduledTask | str, **more: Any) -> bool:
+        return bool(self._request(what, task, **more)["changed"])
+
+    def _request(self, what: str, task: ScheduledTask | str, **more: Any) -> dict[str, Any]:
+        """Have something done to a task, and return the answer: whether that changed it, and its status then."""
         task_id = _id_of(task)
         try:
-            return bool(self._send({"v": VERSION, "what": what, "task": task_id, **more})["changed"])
+            return self._send({"v": VERSION, "what": what, "task": task_id, **more})
         except TaskNotFoundError as error:
             meant = self._meant_by(task_id)
             if not meant:

@@ -8,7 +8,15 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from procsched import Outcome, ProcschedError, StoreError, TaskNotFoundError, ValidationError, connect
+from procsched import (
+    Outcome,
+    ProcschedError,
+    StoreError,
+    TaskNotFoundError,
+    TaskStatus,
+    ValidationError,
+    connect,
+)
 from procsched.cli.tables import escaped, print_pairs, print_table, when
 from procsched.stores.holder import is_gone
 
@@ -48,6 +56,8 @@ NOTES: Final = {
     "schedules it anew, and it runs: `pause` is what stays.",
 }
 SHOWN_RECORDS: Final = 5
+SHOWN_TWINS: Final = 5  # tasks of one name
+ENDED: Final = ("succeeded", "failed", "cancelled")
 WHICH: Final = "its id, its key, or its name where no other has that"
 
 
@@ -131,7 +141,8 @@ def _steer(client: StoreClient, arguments: argparse.Namespace) -> int:
         try:
             task_id = _find(rows, word)
             more = {"kill": True} if getattr(arguments, "kill", False) else {}
-            changed = getattr(client, arguments.command)(task_id, **more)
+            # Not by the client's public methods: they say whether it was changed, and not what it is.
+            answer = client._request(arguments.command, task_id, **more)
         except ProcschedError as error:
             if isinstance(error, StoreError):
                 raise
@@ -139,15 +150,23 @@ def _steer(client: StoreClient, arguments: argparse.Namespace) -> int:
             code = max(code, _refuse(arguments, error, wrong))
             answers.append({"task": word, "changed": False, "error": str(error)})
             continue
-        answers.append({"task": task_id, "changed": changed})
+        changed, status = bool(answer["changed"]), answer.get("status")
+        answers.append({"task": task_id, "changed": changed, "status": status})
         if not changed:
             code = max(code, EXIT_UNCHANGED)
         if not arguments.json:
             done = ACTIONS[arguments.command][1]
-            print(f"{escaped(task_id)}: {done if changed else 'nothing to change'}")
+            print(f"{escaped(task_id)}: {done if changed else _why_nothing(status)}")
     if arguments.json:
         print(json.dumps(answers))
     return code
+
+
+def _why_nothing(status: object) -> str:
+    """Return in words why there was nothing to change, by the status of the task."""
+    if status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED):
+        return f"nothing to change: it has ended ({status})"
+    return f"nothing to change: it is {escaped(str(status))}"
 
 
 def _find(rows: Sequence[dict[str, Any]], word: str) -> str:
@@ -156,9 +175,12 @@ def _find(rows: Sequence[dict[str, Any]], word: str) -> str:
         found = [row["id"] for row in rows if row[column] == word]
         if found:
             return str(found[-1])
-    found = [row["id"] for row in rows if row["name"] == word]
+    named = [row for row in rows if row["name"] == word]
+    found = [row["id"] for row in named]
     if len(found) > 1:
-        some = ", ".join(map(str, found[-5:]))
+        # The last ones are shown, and one that has not ended is mostly what is meant.
+        named.sort(key=lambda row: bool(row["live"]) or row["status"] not in ENDED)
+        some = ", ".join(f"{row['id']}: {row['status']}" for row in named[-SHOWN_TWINS:])
         raise TaskNotFoundError(f"{len(found)} tasks have the name {word!r}: say which by its id ({some})")
     if not found:
         raise TaskNotFoundError(f"no task has the id, the key or the name {word!r}")

@@ -685,11 +685,11 @@ def test_the_commands(file: str, command: Callable[..., tuple[int, str, str]]) -
         code, out, _err = command("history", "bad", "--json")
         assert [record["outcome"] for record in json.loads(out)] == ["failed"]
         assert command("pause", "r")[:2] == (0, f"{rate.id}: paused\n")
-        assert command("pause", "r")[0] == 1
+        assert command("pause", "r")[:2] == (1, f"{rate.id}: nothing to change: it is paused\n")
         assert command("resume", "r", "nobody")[0] == 2
         assert rate.status is S.SCHEDULED
         assert json.loads(command("cancel", "r", "--kill", "--json")[1]) == [
-            {"task": rate.id, "changed": True}
+            {"task": rate.id, "changed": True, "status": "cancelled"}
         ]
         assert command("ps")[1].count("rate") == 0
         assert command("ps", "--all")[1].count("rate") == 1
@@ -710,8 +710,12 @@ def test_a_task_may_be_named_as_ps_names_it(file: str, command: Callable[..., tu
         assert "KEY" not in command("ps")[1]
         assert command("show", "report")[1].split()[:2] == ["id", report.id]
         assert report.id in command("history", "report", "--outcome", "succeeded")[1]
+        nothing = f"{report.id}: nothing to change: it has ended (succeeded)\n"
+        for action in ("cancel", "pause", "resume", "revive"):
+            assert command(action, "report")[:2] == (1, nothing)
+        scheduler.cancel(twins[1])
         code, _out, err = command("pause", "twin")
-        assert (code, twins[0].id in err, twins[1].id in err) == (2, True, True)
+        assert (code, f"({twins[1].id}: cancelled, {twins[0].id}: scheduled)" in err) == (2, True)
         assert command("show", "nobody")[2].endswith("no task has the id, the key or the name 'nobody'\n")
         with pytest.raises(SystemExit) as refused:
             command("history", "--outcome", "bogus")
