@@ -185,8 +185,8 @@ def run(
     Raises:
         TaskTimeoutError: its time was up; it has been killed with everything it started.
         WorkerCrashedError: its process died.
-        LimitExceededError: it used more than its limits, or the sandbox, allow.
-        RemoteError: what is said to have been raised in a sandbox.
+        LimitExceededError: it used more than its limits allow; in a sandbox, more CPU time, or with a larger result.
+        RemoteError: what is said to have been raised in a sandbox; also MemoryError, by more memory than that allows.
         SandboxUnavailableError: a promise of the sandbox cannot be kept here.
         Exception: what `fn` raised.
     Thread safety: call from anywhere; blocks until the call has ended.

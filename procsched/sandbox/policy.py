@@ -61,7 +61,8 @@ class Sandbox:
     busy jobs get little, and a timeout is of wall time: ``nice=0`` of the pool gives them an equal share of all.
 
     Args:
-        memory: bytes of address space of each process.
+        memory: bytes of address space of each process. What would take more is a MemoryError in the job, which is
+            FAILED then by its own account, or CRASHED where C code makes a death of it; `record.limit` is None.
         cpu_seconds: whole seconds of CPU time, or a timedelta of so many, all threads together.
         processes: how many there may be at once. More than one needs namespaces (bubblewrap).
         threads: how many there may be at once; more than one needs a private uid or namespaces. None, the default, for
