@@ -78,8 +78,9 @@ class Sandbox:
         writable: directories that may be written to as well. There is no limit to what is written there in all, so this
             asks for ``give_up={"scratch"}``.
         env: environment variables, beside a few harmless ones. Nothing is inherited.
-        run_as: uids that belong to nobody else, as a range; one for each worker, and the gids of the same numbers.
-            Required where this process is root, refused where it is not. Whatever else runs under them is ended.
+        run_as: uids that belong to nobody else, as a range, and the gids of the same numbers: five more than the pool
+            has workers, for those that wait, those that are just ending and what looks into what they write. Required
+            where this process is root, refused where it is not. Whatever else runs under them is ended.
         give_up: promises that need not be kept where nothing here keeps them: ``names``, ``memory``, ``threads``,
             ``cpu``, ``scratch``. Shown in every report and record.
     Raises:

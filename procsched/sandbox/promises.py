@@ -181,8 +181,8 @@ def _check_user(policy: Sandbox, facts: Facts) -> None:
         raise unavailable(
             "parent",
             "this process is root, and a sandboxed one must not be",
-            "give uids that belong to nobody else, one for each worker: Sandbox(run_as=range(700_000, 700_064)); "
-            "or do not run the program as root",
+            "give uids that belong to nobody else, five more than there are workers: "
+            "Sandbox(run_as=range(700_000, 700_064)); or do not run the program as root",
         )
     if facts.uid != 0 and policy.run_as is not None:
         raise unavailable(

@@ -278,7 +278,7 @@ def test_root_needs_uids() -> None:
         with pytest.raises(SandboxUnavailableError) as raised:
             make()
         assert raised.value.promise == "parent"
-        assert "run_as" in raised.value.remedy
+        assert "five more than there are workers: Sandbox(run_as=" in raised.value.remedy
 
 
 @pytest.mark.parametrize(
