@@ -63,7 +63,8 @@ class Sandbox:
     Args:
         memory: bytes of address space of each process. What would take more is a MemoryError in the job, which is
             FAILED then by its own account, or CRASHED where C code makes a death of it; `record.limit` is None.
-        cpu_seconds: whole seconds of CPU time, or a timedelta of so many, all threads together.
+        cpu_seconds: whole seconds of CPU time, or a timedelta of so many, all threads together. The start of the
+            interpreter counts, and is not in the record: `record.cpu_seconds` of a run ended at 1 is 0.8 or 0.9.
         processes: how many there may be at once. More than one needs namespaces (bubblewrap).
         threads: how many there may be at once; more than one needs a private uid or namespaces. None, the default, for
             as many as can be counted here: 32, or one where threads cannot be counted.
