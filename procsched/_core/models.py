@@ -229,8 +229,9 @@ class ExecutionRecord:
     """What one attempt left.
 
     `started_at` and `finished_at` are UNIX seconds; `finished_at` is `started_at` plus the steady seconds
-    between, so `duration` survives a step of the wall clock. `ok` is true exactly when the outcome is
-    SUCCEEDED, `timed_out` exactly when it is TIMED_OUT.
+    between, so `duration` survives a step of the wall clock. Where an attempt is LOST because its scheduler died,
+    `finished_at` is when that last wrote to its store: it ran for `duration` at least. `ok` is true exactly
+    when the outcome is SUCCEEDED, `timed_out` exactly when it is TIMED_OUT.
 
     Args:
         attempt: number of the attempt within its run, from 1.
