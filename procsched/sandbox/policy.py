@@ -67,7 +67,8 @@ class Sandbox:
             interpreter counts, and is not in the record: `record.cpu_seconds` of a run ended at 1 is 0.8 or 0.9.
         processes: how many there may be at once. More than one needs namespaces (bubblewrap).
         threads: how many there may be at once; more than one needs a private uid or namespaces. None, the default, for
-            as many as can be counted here: 32, or one where threads cannot be counted.
+            as many as can be counted here: 32, or one where threads cannot be counted. Stacks, and what malloc reserves
+            for each thread, are address space, so `memory` may have room for fewer: some 13 with 128 MiB or 512 MiB.
         open_files: descriptors.
         file_size: bytes of each file that is written.
         scratch: bytes of a directory in memory that the job may write to, its working directory, gone with it; 0 for

@@ -277,6 +277,8 @@ def test_threads_are_counted_where_that_can_be(
     """There are several threads only where the kernel counts those of this sandbox alone, or that was given up."""
     plan = decide(Sandbox(**policy), system)
     assert (plan.threads, plan.tasks) == (threads, tasks)
+    if tasks == threads > 1:
+        assert dict(plan.kept)["threads"].endswith(f": {threads}, or as many as memory={512 << 20} has room for")
 
 
 def test_what_is_below_another_path_is_not_mounted_again() -> None:
