@@ -254,7 +254,9 @@ def _count_tasks(
         return 1, None
     threads = policy.threads or MOST_THREADS
     if countable:
-        kept["threads"] = f"RLIMIT_NPROC in {by}: {threads}, or as many as memory={policy.memory} has room for"
+        kept["threads"] = (
+            f"RLIMIT_NPROC in {by}: {threads}, or as many as memory={policy.memory} has room for"
+        )
         return threads, threads
     given_up.setdefault("threads", "nothing counts the threads of one process under a shared uid")
     return threads, None

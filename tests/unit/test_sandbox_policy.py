@@ -278,7 +278,9 @@ def test_threads_are_counted_where_that_can_be(
     plan = decide(Sandbox(**policy), system)
     assert (plan.threads, plan.tasks) == (threads, tasks)
     if tasks == threads > 1:
-        assert dict(plan.kept)["threads"].endswith(f": {threads}, or as many as memory={512 << 20} has room for")
+        assert dict(plan.kept)["threads"].endswith(
+            f": {threads}, or as many as memory={512 << 20} has room for"
+        )
 
 
 def test_what_is_below_another_path_is_not_mounted_again() -> None:
