@@ -56,7 +56,10 @@ class Control(RestartingDriver):
         return (call is not None and self.pool.kill(call, BY_CANCEL)) or changed
 
     def kill(self, task: ScheduledTask | str) -> bool:
-        """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end."""
+        """End the live run of a task, as KILLED, and leave its schedule. False where there is none to end.
+
+        No attempt follows, whatever its retry policy; a task without a further slot is CANCELLED.
+        """
         self._require_open()
         self.refuse_handler()
         with self._lock:
