@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 MODULES_KEPT = 16  # imported by spares
 # States of a worker that will be given a call, or whose failure to start is about to decide when the next is tried.
 _SPARE = (WorkerState.STARTING, WorkerState.FAILING, WorkerState.IDLE)
+# Seconds from a death until it is made up for: so long a thread that was told of it takes to be running, if this one
+# does not keep the interpreter.
+AFTER_YOU = 0.0002
 LEAVE_WAIT = 1.5  # seconds that idle workers get to exit by themselves at a shutdown
 
 
@@ -329,8 +332,8 @@ class Fleet(Alarm):
             self._start_failed(*failure, killed=killed)
         else:
             self.pool.pump()
-            # Later, for it takes a while, and who has waited for this ending is to run first.
-            self.loop.call_soon(self.ensure)
+            # A moment later, for it takes a while, and who has waited for this ending is to run first.
+            self.loop.call_at(time.monotonic() + AFTER_YOU, self.ensure)
 
     def _ending_of(self, worker: Worker, call: Call, status: int, at: float, cpu: float, rss: int) -> Ending:
         """Return how a call has ended that no worker has any more; less of it where an error of ours is in the way."""
