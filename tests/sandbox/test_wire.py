@@ -127,11 +127,11 @@ WRITTEN = {
     "a closed connection": (
         "os.close(4); time.sleep(100)",
         "crashed",
-        "closed its connection (memory=",
+        "worker closed its connection",
         None,
     ),
     "exit 0": ("os._exit(0)", "crashed", "exit code 0", None),
-    "exit 77": ("os._exit(77)", "crashed", "exit code 77 (memory=", None),
+    "exit 77": ("os._exit(77)", "crashed", "exit code 77", None),
     "SystemExit": ("sys.exit(3)", "failed", "the job says: SystemExit: 3", None),
     "KeyboardInterrupt": ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt", None),
     "a crash": ("import ctypes; ctypes.string_at(0)", "crashed", "SIGSEGV", None),
