@@ -474,11 +474,10 @@ def test_asyncio_really_ends_the_run(bench: Bench) -> None:
     path = bench.path()
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
+        run = asyncio.get_running_loop().run_in_executor(bench.executor, faults.ignore_signals, path)
+        await asyncio.to_thread(support.wait_for_file, path)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(
-                loop.run_in_executor(bench.executor, faults.ignore_signals, path), timeout=0.5
-            )
+            await asyncio.wait_for(run, timeout=0.01)
 
     asyncio.run(main())
     support.assert_gone(told_pids(path)[0])
