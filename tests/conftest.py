@@ -43,6 +43,8 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = support.Snapshot()
     yield
+    if request.session.exitstatus == pytest.ExitCode.INTERRUPTED:  # by Ctrl-C, in the midst of a test
+        return
     left = before.wait_leaks()
     if left:
         support.kill_for_cleanup([*(set(support.children()) - before.children), *support.orphans()])

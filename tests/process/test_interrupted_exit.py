@@ -11,7 +11,8 @@ from tests import support
 from tests.pools import Parent, told_pids
 
 # The second argument is a comma-separated list of functions: each time the main thread waits below one of them it gets
-# a SIGINT; with a `+` only where the function is about to end the calls by then.
+# a SIGINT; with a `+` only where the function is about to end the calls by then. CPython does not hear a signal between
+# its last look and the sleep of a lock (`PyThread_acquire_lock_timed`) before that sleep ends: another signal ends it.
 BODY = """
 import os, signal, sys, threading
 from procsched import ProcessExecutor
@@ -30,12 +31,26 @@ def waits_below(place):
         frame = frame.f_back
     return False
 
+heard = []
+
+def hear(number, frame):
+    heard.append(number)
+    signal.default_int_handler(number, frame)
+
+def is_heard(count):
+    if len(heard) < count:
+        signal.pthread_kill(main, signal.SIGUSR1)
+    return len(heard) >= count
+
 def interrupt():
     support.wait_for_file(told)
-    for place in places:
+    for count, place in enumerate(places, 1):
         support.eventually(lambda: waits_below(place))
         os.kill(os.getpid(), signal.SIGINT)
+        support.eventually(lambda: is_heard(count))
 
+signal.signal(signal.SIGINT, hear)
+signal.signal(signal.SIGUSR1, lambda number, frame: None)
 threading.Thread(target=interrupt, daemon=True).start()
 """
 
