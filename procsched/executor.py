@@ -239,7 +239,7 @@ class ProcessExecutor(_Submitter, Executor):
     """Runs calls in child processes that can be stopped; a drop-in for `ProcessPoolExecutor`.
 
     Args:
-        max_workers: how many calls run at once; the number of CPUs this process may use by default.
+        max_workers: how many calls run at once; by default as many as in a `ProcessPool`.
         timeout: seconds after which a call is ended with everything it started; None for no limit.
         grace: seconds between asking a call to stop and killing it.
         initializer, initargs: called in each worker before its first call. What one of the main script assigns to

@@ -240,7 +240,8 @@ class ExecutionRecord:
         run: number of the run, from 1.
         due_at: the slot in UNIX seconds, the same for all attempts of a run.
         missed: how many slots this run stands for beyond its own.
-        result: the action's return value; opened when read (see `result`).
+        result: the action's return value, loaded in the thread that reads it, where a `RemoteError` says that it
+            cannot be. One that is larger than a record may hold is replaced by a note of its size.
         traceback: the child's traceback as text; of a run that gave way when it was asked to stop, where that was.
         stack: where the code was when its time ran out or it crashed.
         signal: name of the signal that ended the run with its process, such as ``"SIGKILL"``; None for one that came
