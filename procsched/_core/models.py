@@ -561,7 +561,7 @@ class Stats:
         ready: due, or submitted, and waiting for a worker.
         running: in flight.
         tasks: in the registry, terminal ones included; for an executor calls that have not ended.
-        problems: what went wrong lately, in words; empty when all is well.
+        problems: what went wrong, in words: the last twenty things, those that are over too; empty when nothing has.
         paths: which of the ways that systems differ in were really gone, and how often: ``start.fork`` or
             ``start.exec`` of workers, ``kill.pidfd`` or ``kill.helper``, ``tree.subreaper`` or ``tree.walk`` when
             killed, ``kill.hastened`` where the parent took part in freeing the memory of what was killed,
