@@ -125,27 +125,25 @@ def family_of(
     Returns:
         the exceptions; for each the numbers of its cause, its context and its members; the count.
     """
-    family: list[BaseException] = [exception]
+    everybody: list[BaseException] = [exception]
     numbers = {id(exception): 0}
     links: list[tuple[int, int, list[int] | None]] = []
-    left_out: list[BaseException] = []
 
     def number_of(other: BaseException | None) -> int:
         if other is None:
             return NOBODY
-        if id(other) not in numbers:
-            if len(family) == MOST_PARTS:
-                left_out.append(other)
-                return LEFT_OUT
-            numbers[id(other)] = len(family)
-            family.append(other)
-        return numbers[id(other)]
+        number = numbers.get(id(other))
+        if number is None:
+            number = len(everybody) if len(everybody) < MOST_PARTS else LEFT_OUT
+            numbers[id(other)] = number
+            everybody.append(other)
+        return number
 
-    for each in family:  # it grows
+    for each in everybody:  # it grows
         members = members_of(each)
         inner = None if members is None else [number_of(member) for member in members]
         links.append((number_of(_cause(each)), number_of(_context(each)), inner))
-    return family, links, len(left_out)
+    return everybody[:MOST_PARTS], links[:MOST_PARTS], max(0, len(everybody) - MOST_PARTS)
 
 
 # Not as attributes: a user's class may have made anything of the names; a frozen dataclass refuses to have them set.

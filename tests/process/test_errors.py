@@ -167,8 +167,10 @@ def test_circles_arrive_as_circles(bench: Bench) -> None:
     bench.assert_usable()
 
 
-@pytest.mark.parametrize("function", [failing.long_chain, failing.wide_group])
-def test_of_very_many_exceptions_the_nearest_travel(bench: Bench, function: Callable[[int], None]) -> None:
+@pytest.mark.parametrize(("function", "left_out"), [(failing.long_chain, 900), (failing.wide_group, 901)])
+def test_of_very_many_exceptions_the_nearest_travel(
+    bench: Bench, function: Callable[[int], None], left_out: int
+) -> None:
     """A hundred exceptions of a chain or a group arrive; how many did not is said."""
     error = failure_of(bench, function, 1000)
     found = set()
@@ -180,8 +182,7 @@ def test_of_very_many_exceptions_the_nearest_travel(bench: Bench, function: Call
             last = each if isinstance(each, RemoteError) else None
             waiting += [each.__cause__, *getattr(each, "exceptions", ())]
             if last is not None:
-                assert "more exceptions of this chain did not travel" in str(last)
-                assert str(last).startswith(("901 ", "1 "))
+                assert str(last) == f"{left_out} more exceptions of this chain did not travel"
     assert len(found) == 101
     assert len(only_record(bench.submit(function, 1000), Outcome.FAILED).traceback or "") < 70_000
 
