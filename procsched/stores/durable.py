@@ -223,8 +223,20 @@ class DurableWriter(StoreWriter):
         self._parked = self._lingers = False
 
     def open(self, now: Callable[[], float]) -> Loaded:
-        """Take the store, and return what it holds. Before anything is put."""
+        """Take the store, and return what it holds. Before anything is put.
+
+        Raises:
+            StoreError: as `DurableStore.open`; also where another scheduler was given the same store and has it.
+        """
+        begin_use = getattr(self.store, "begin_use", None)
+        if begin_use is not None:
+            begin_use(self)
         return self.store.open(now)
+
+    def _is_anothers(self) -> bool:
+        """Return whether another scheduler was given the same store and has it: then it is not ours to close."""
+        is_anothers = getattr(self.store, "is_anothers", None)
+        return is_anothers is not None and is_anothers(self)
 
     def serve(
         self,
@@ -250,7 +262,7 @@ class DurableWriter(StoreWriter):
     def close(self, timeout: float) -> bool:
         """Write what is queued, let go of the store, if it has not hung, and end the thread; as in the base."""
         stop_waiting = getattr(self.store, "stop_waiting", None)
-        if stop_waiting is not None:
+        if stop_waiting is not None and not self._is_anothers():
             stop_waiting()
         with self._lock:
             if self.thread is None and not self._closing:
@@ -266,6 +278,8 @@ class DurableWriter(StoreWriter):
 
     def let_go(self) -> None:
         """Close the store; what it raises is logged. Twice does no harm."""
+        if self._is_anothers():
+            return
         try:
             self.store.close()
         except Exception as error:

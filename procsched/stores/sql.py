@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 
 from procsched import _forks, _identity, _places
 from procsched._core.checks import check_flag, finite_seconds, whole_number
@@ -19,7 +20,7 @@ from procsched._core.models import Outcome, ScheduledTask, Sealed, Task
 from procsched._core.names import check_names
 from procsched.errors import ProcschedError, StoreError, StoreInUseError
 from procsched.ids import LONGEST_NUMBER
-from procsched.stores import codec
+from procsched.stores import codec, holder
 from procsched.stores.changes import Change, Loaded
 from procsched.stores.claims import claim_of
 from procsched.stores.database import Database
@@ -111,6 +112,7 @@ class SqlTaskStore:
         self.visiting = False  # see `visit`
         self._visited: dict[str, Any] | None = None  # the row of the owner before a visit
         self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate
+        self._user: weakref.ref[object] | None = None  # see `begin_use`; in single steps
         # Guards the fields below: the store thread has it while it writes. Reentrant for a finalizer in its midst.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -140,6 +142,7 @@ class SqlTaskStore:
     def after_fork(self) -> None:
         """In a fork of the process: what is open is the parent's."""
         self._lock = threading.RLock()
+        self._user = None
         self._epoch = 0
         if self._connection is not None:
             # Closing it here would take the write-ahead log of SQLite from the parent.
@@ -244,6 +247,25 @@ class SqlTaskStore:
 
     # --- opening and closing ---------------------------------------------------------------------------
 
+    def begin_use(self, user: object) -> None:
+        """Hear who is about to open the store, until it is closed. The claim to it is this object's, whoever uses that.
+
+        Args:
+            user: of which no more is kept than that; one that is gone without a word is forgotten.
+        Raises:
+            StoreInUseError: another one has it; two would run every task twice.
+        """
+        with self._lock:
+            if self.is_anothers(user):
+                raise holder.in_use(self._database.url, holder.this_process())
+            self._user = weakref.ref(user)
+
+    def is_anothers(self, user: object) -> bool:
+        """Return whether another user than this one has the store open, or is about to. Takes no lock."""
+        found = self._user
+        other = None if found is None else found()
+        return other is not None and other is not user
+
     def open(self, now: Callable[[], float] = time.time) -> Loaded:
         """Take the store to schedule from it, and return what it holds.
 
@@ -252,25 +274,27 @@ class SqlTaskStore:
         Raises:
             StoreError: it cannot be used; saying why.
         """
-        with self._lock, self._database.speaking():
-            if self._engine is None:
-                self._engine = self._database.engine()  # this refuses a file that must not be used
-        with self._database.speaking():
-            self._claim.take(self._standby)  # with no lock of ours: it may wait for long
-        with self._lock, self._database.speaking():
-            self._now = now
-            try:
+        try:
+            with self._lock, self._database.speaking():
+                if self._engine is None:
+                    self._engine = self._database.engine()  # this refuses a file that must not be used
+            with self._database.speaking():
+                self._claim.take(self._standby)  # with no lock of ours: it may wait for long
+            with self._lock, self._database.speaking():
+                self._now = now
                 connection = self._connected()
                 self._claim.hold()
                 with connection.begin(), self._reading():
                     former = self._take(connection)
                     return self._load(connection, former)
-            except BaseException:
+        except BaseException:
+            with self._lock:
                 self._drop_connection()
+                self._user = None
                 self._epoch = 0
                 self._file = None
                 self._claim.release()
-                raise
+            raise
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -355,6 +379,7 @@ class SqlTaskStore:
                                 self._statements.leave_to, {"mine": self._epoch, **former}
                             )
             finally:
+                self._user = None
                 self._epoch = 0
                 self._file = None
                 self._now = time.time  # who asks for records later holds no scheduler that is gone

@@ -94,6 +94,21 @@ def test_a_second_one_in_the_same_process_is_refused(url: str) -> None:
         assert [each.id for each in SqlTaskStore(url).load_all()] == [task.id]
 
 
+def test_a_store_object_has_one_scheduler_at_a_time(url: str) -> None:
+    """The claim is the object's, so it says itself who came second, whose shutdown does not close it to the first."""
+    store = SqlTaskStore(url)
+    with Scheduler(pool=InlinePool(), store=store) as first:
+        second = Scheduler(pool=InlinePool(), store=store)
+        with pytest.raises(StoreInUseError, match=f"process {os.getpid()} "):
+            second.start()
+        with pytest.raises(StoreInUseError):
+            SqlTaskStore(url).delete("task-0")
+        task = first.schedule("t", stored.nothing, OneTime(0.0))
+        assert first.wait(task, support.TIMEOUT).ok
+    with Scheduler(pool=InlinePool(), store=store) as third:
+        assert [each.id for each in third.tasks()] == [task.id]
+
+
 def test_a_standby_takes_over_when_the_owner_is_killed(url: str, tmp_path: Path) -> None:
     """What it ran is lost and said so; the standby slept until then."""
     notes = str(tmp_path / "notes")
