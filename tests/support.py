@@ -68,6 +68,24 @@ def looks(timeout: float) -> Iterator[None]:
         pause = min(pause * 2, longest)
 
 
+@contextlib.contextmanager
+def high_descriptors() -> Iterator[None]:
+    """Have each further descriptor of this process above 1023, which select(2) does not take."""
+    import resource  # here, for there is none on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while taken[-1] < 1023:
+            taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def eventually(predicate: Callable[[], T], timeout: float = TIMEOUT, what: str = "") -> T:
     """Return the first true value of `predicate()`; fail the test if there is none within `timeout`.
 

@@ -81,7 +81,9 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
             if frame is None:
                 process.kill()
                 text = (
-                    os.read(output_read, 1 << 16).decode("utf-8", "replace") if _readable(output_read) else ""
+                    os.read(output_read, 1 << 16).decode("utf-8", "replace")
+                    if _readable(output_read, 0.5)
+                    else ""
                 )
                 words = one_line(text.strip()[-LONGEST_ERROR:])
                 raise TrialError("", words or f"it ended with status {process.wait()} and said nothing")
@@ -99,7 +101,7 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
 def _hear(fd: int, until: float) -> Frame | None:
     """Return the first frame, None where none comes."""
     reader = Reader(1, 64)
-    while select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+    while _readable(fd, max(0.0, until - time.monotonic())):
         data = os.read(fd, reader.room)
         if not data:
             return None
@@ -112,5 +114,7 @@ def _hear(fd: int, until: float) -> Frame | None:
     raise TrialError("", "it did not get ready in time")
 
 
-def _readable(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0.5)[0])
+def _readable(fd: int, seconds: float) -> bool:
+    poller = select.poll()  # and not select(2), which takes no descriptor above 1023
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))

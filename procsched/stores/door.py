@@ -205,9 +205,7 @@ class Door:
                 self._full = len(self._clients) >= MOST_CLIENTS
                 full = self._full
             if full:
-                poller.unregister(self._listener)
-                select.select([self._waker.reader], [], [])
-                poller.register(self._listener, select.POLLIN)
+                self._wait_for_waker()
                 continue
             try:
                 connection, _name = self._listener.accept()
@@ -220,7 +218,12 @@ class Door:
     def _rest(self, error: OSError) -> None:
         """Wait a moment before the next try: the one who waits outside would wake us again at once."""
         say(logging.WARNING, "a request to the scheduler cannot be taken: %s; tried again in a second", error)
-        select.select([self._waker.reader], [], [], 1.0)
+        self._wait_for_waker(1.0)
+
+    def _wait_for_waker(self, seconds: float | None = None) -> None:
+        poller = select.poll()  # and not select(2), which takes no descriptor above 1023
+        poller.register(self._waker.reader, select.POLLIN)
+        poller.poll(None if seconds is None else seconds * 1000)
 
     def _let_in(self, connection: socket.socket) -> None:
         thread = threading.Thread(

@@ -569,6 +569,26 @@ def test_who_says_nothing_keeps_nobody_waiting(
             each.close()
 
 
+def test_a_program_with_a_thousand_files_open_is_steered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when so many ask at once that some must wait: what is waited with takes any descriptor."""
+    monkeypatch.setattr(door, "MOST_CLIENTS", 1)
+    monkeypatch.setattr(door, "CLIENT_SECONDS", 0.3)
+    store = SqlTaskStore(f"sqlite:///{tmp_path}/jobs.db")
+    with support.high_descriptors(), Scheduler(pool=InlinePool(), store=store) as scheduler:
+        scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        path = str(tmp_path / "jobs.db-control")
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(path)
+            assert b'"changed": true' in say(path, b'{"v":1,"what":"pause","task":"task-1"}\n')
+
+
+def test_an_answer_may_be_waited_for_for_ever(listening: tuple[Scheduler, str], tmp_path: Path) -> None:
+    """With more seconds than a socket takes."""
+    assert connect(f"sqlite:///{tmp_path}/jobs.db", timeout=sys.maxsize).pause("task-1")
+
+
 def test_many_at_once(listening: tuple[Scheduler, str], tmp_path: Path) -> None:
     """Each gets its own answer, and exactly one of those who ask for the same is told that it did it."""
     client = connect(f"sqlite:///{tmp_path}/jobs.db")

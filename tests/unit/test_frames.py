@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from procsched.sandbox import examining, frames, values
+from procsched.sandbox import examining, frames, trial, values
 from procsched.sandbox import plain as plain_data
 from procsched.sandbox.frames import IDLE, LENGTH, OVER, RUNNING, Reader, ViolationError
 from procsched.sandbox.plain import MOST_DEPTH, PlainError, dump
 from procsched.sandbox.values import load, one_line, printable
+from tests import support
 from tests.unit.test_imports import PACKAGE, imports
 
 NODES = 1000
@@ -464,3 +465,28 @@ def test_nothing_shown_moves_a_cursor(text: str) -> None:
     """Whatever the text, what is shown of it is printable but for line ends and tabs."""
     for character in printable(text):
         assert character in "\n\t" or not (ord(character) < 32 or 127 <= ord(character) < 160)
+
+
+# --- a trial ------------------------------------------------------------------------------------------------
+
+
+class Getting:
+    """Stands for a sandboxed program: it says what it is told to, and goes on to live."""
+
+    environment: dict[str, str] = {}
+    settings = b"{}"
+
+    def __init__(self, says: bytes) -> None:
+        self.says = says
+
+    def command(self, _task: int, answers: int, _output: int, _parent: int) -> list[str]:
+        """Return what is started."""
+        text = f"import os, time; os.write({answers}, {self.says!r}); time.sleep(100)"
+        return [sys.executable, "-I", "-S", "-c", text]
+
+
+def test_a_trial_waits_with_any_descriptors() -> None:
+    """A program that has a thousand files open may have a sandbox."""
+    ready: Any = Getting(encoded({**READY, "layers": {"files": "landlock"}}))
+    with support.high_descriptors():
+        assert trial.attempt(ready, None, 6 * support.TIMEOUT) == {"files": "landlock"}
