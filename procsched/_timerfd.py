@@ -22,6 +22,8 @@ TIMER_CANCEL_ON_SET = 2
 # TFD_CLOEXEC and TFD_NONBLOCK have these values.
 FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
+FARTHEST = 9e9  # seconds: what counts nanoseconds in 63 bits takes no more
+
 _SPEC = struct.Struct("@llll")  # struct itimerspec: interval and value, seconds and nanoseconds each
 _DISARMED = _SPEC.pack(0, 0, 0, 0)
 
@@ -64,7 +66,7 @@ def timerfd_arm(fd: int, at: float, *, absolute: bool = True, cancel_on_set: boo
     Args:
         fd: from `timerfd_create`.
         at: seconds of the descriptor's clock, or from now without `absolute`; one that has passed
-            makes it readable at once.
+            makes it readable at once, and one that is centuries away as late as the kernel can say.
         absolute: whether `at` is an instant.
         cancel_on_set: on CLOCK_REALTIME with `absolute`: become readable also when the clock is set.
     Raises:
@@ -72,6 +74,7 @@ def timerfd_arm(fd: int, at: float, *, absolute: bool = True, cancel_on_set: boo
     Thread safety: call from anywhere.
     """
     flags = (TIMER_ABSTIME if absolute else 0) | (TIMER_CANCEL_ON_SET if cancel_on_set else 0)
+    at = min(at, FARTHEST)
     seconds = int(at)
     nanoseconds = int((at - seconds) * 1e9)
     if at <= 0.0 or (seconds == 0 and nanoseconds == 0):

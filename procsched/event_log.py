@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from procsched import _forks
-from procsched._core.checks import finite_seconds, whole_number
+from procsched._core.checks import waiting_seconds, whole_number
 from procsched.clock import real_seconds
 
 TYPE_CHECKING = False
@@ -77,7 +77,7 @@ class EventLog:
         Returns:
             Whether it became true; False when the time was up.
         """
-        end = None if timeout is None else real_seconds() + finite_seconds("timeout", timeout)
+        end = None if timeout is None else real_seconds() + waiting_seconds("timeout", timeout)
         while True:
             with self._lock:
                 seen, events = self._heard, self._events_locked()

@@ -6,7 +6,7 @@ import math
 import threading
 from concurrent.futures import CancelledError, Future
 
-from procsched._core.checks import finite_seconds
+from procsched._core.checks import waiting_seconds
 from procsched._core.models import Outcome
 from procsched._interrupts import Latch
 from procsched.errors import RemoteError
@@ -236,7 +236,7 @@ class ProcessFuture(Future["R"]):
         if not self.done():
             self._owner.refuse_wait()  # where nobody would ever end it
         if timeout is not None and not isinstance(timeout, (int, float)):
-            timeout = finite_seconds("timeout", timeout)
+            timeout = waiting_seconds("timeout", timeout)
         if self._item is not None:
             self._owner.spin(self, math.inf if timeout is None else timeout)
         if self._state not in _ENDED:
@@ -302,7 +302,7 @@ class ProcessFuture(Future["R"]):
             CancelledError: the call was cancelled before it started, so there will be no record.
             TaskSerializationError: nor will there be one of a call that could not be sent.
         """
-        seconds = None if timeout is None else finite_seconds("timeout", timeout)
+        seconds = None if timeout is None else waiting_seconds("timeout", timeout)
         self._owner.refuse_fork()
         closed = threading.Event()
         self._record_waiters.append(closed)  # before the look, as with `_condition`

@@ -16,9 +16,10 @@ import collections
 import functools
 import itertools
 import queue
+import sys
 import time
 
-from procsched._core.checks import finite_seconds, whole_number
+from procsched._core.checks import waiting_seconds, whole_number
 from procsched.child.chunks import apply_each, apply_each_star
 from procsched.errors import ValidationError
 
@@ -53,10 +54,10 @@ def start(
         owner: kept as long as there is more to send, since the calls would be refused after it is gone. An iterator
             that has sent everything keeps no executor alive, as the library's does not.
     """
-    whole_number("chunksize", chunksize)
+    chunksize = min(whole_number("chunksize", chunksize), sys.maxsize)
     if buffersize is not None:
         whole_number("buffersize", buffersize)
-    end = None if timeout is None else time.monotonic() + finite_seconds("timeout", timeout)
+    end = None if timeout is None else time.monotonic() + waiting_seconds("timeout", timeout)
     tally = _tally(progress, iterables)
     core.check_open()
     # With a limit or an outcome of its own each item is an attempt; how many go in one packet is the pool's business.

@@ -16,8 +16,8 @@ from procsched._core import options
 from procsched._core.checks import (
     check_flag,
     check_text,
-    finite_seconds,
     member_of,
+    waiting_seconds,
 )
 from procsched._core.models import DEFAULT_RETRY, MisfirePolicy, Outcome, Priority, Task
 from procsched._core.names import check_names
@@ -71,7 +71,7 @@ def connect(
         url = os.environ.get(VARIABLE)
         if not url:
             raise ValidationError(f"url must be given, or in the environment variable {VARIABLE}")
-    return StoreClient(url, finite_seconds("timeout", timeout, above=True), allow_shared_file)
+    return StoreClient(url, waiting_seconds("timeout", timeout, above=True), allow_shared_file)
 
 
 class StoreClient:

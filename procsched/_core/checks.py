@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 # UNIX seconds, in the year 5138. In milliseconds it is 1973: what is later is in another unit, whatever the clock.
 LATEST: Final = 1e11
 
+# Seconds, 285 years: with the age of a system added it still fits into a time of the kernel's, which counts nanoseconds
+# in 63 bits. Who gives more, such as `sys.maxsize`, means for ever.
+LONGEST_WAIT: Final = 9e9
+
 
 def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
     """Return `value` as float seconds, or refuse it with the parameter's name.
@@ -44,6 +48,15 @@ def finite_seconds(name: str, value: object, *, minimum: float = 0.0, above: boo
     return seconds
 
 
+def waiting_seconds(name: str, value: object, *, above: bool = False) -> float:
+    """Return `value` as `finite_seconds` does, for somebody who waits so long: at most `LONGEST_WAIT`.
+
+    Raises:
+        ValidationError: as there.
+    """
+    return min(finite_seconds(name, value, above=above), LONGEST_WAIT)
+
+
 def unix_seconds(name: str, value: object, other: str = "") -> float:
     """Return `value` as UNIX seconds. Accepts a finite number or an aware `datetime.datetime`.
 
@@ -67,9 +80,13 @@ def unix_seconds(name: str, value: object, other: str = "") -> float:
         raise ValidationError(
             f"{name} must be UNIX seconds{other} or an aware datetime, not {type(value).__name__} {value!r}"
         )
-    if not math.isfinite(value):
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
         raise ValidationError(f"{name} must be finite, not {value!r}")
-    return float(value)
+    return seconds
 
 
 def instant(name: str, value: object) -> float:

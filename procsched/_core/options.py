@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from procsched._core.checks import check_flag, finite_seconds, member_of, unix_seconds, whole_number
+from procsched._core.checks import (
+    LONGEST_WAIT,
+    check_flag,
+    finite_seconds,
+    member_of,
+    unix_seconds,
+    waiting_seconds,
+    whole_number,
+)
 from procsched._core.models import Outcome, Priority, RetryPolicy
 from procsched._core.names import check_names
 from procsched.errors import ValidationError
@@ -170,7 +178,7 @@ def check_rest(
 def checked_times(
     timeout: object, soft_timeout: object, grace: object
 ) -> tuple[float | None, float | None, float]:
-    """Return timeout, soft timeout and grace in seconds."""
+    """Return timeout, soft timeout and grace in seconds, at most `LONGEST_WAIT` each."""
     if timeout is None and soft_timeout is None and grace == 0.0 and type(grace) is float:
         return None, None, 0.0
     hard = None if timeout is None else finite_seconds("timeout", timeout, above=True)
@@ -180,7 +188,9 @@ def checked_times(
             f"soft_timeout must be less than timeout, not {soft:g} with a timeout of {hard:g} seconds: "
             "it is the earlier one, at which the task is asked to stop"
         )
-    return hard, soft, finite_seconds("grace", grace)
+    # What is longer no timer of the kernel takes.
+    hard, soft = (None if each is None else min(each, LONGEST_WAIT) for each in (hard, soft))
+    return hard, soft, waiting_seconds("grace", grace)
 
 
 def name_of(action: Any) -> str:

@@ -11,6 +11,7 @@ import errno
 import math
 import mmap
 import resource
+import sys
 
 from procsched._core import wire
 
@@ -52,6 +53,7 @@ class Limiting:
 
     def _lower(self, which: int, value: int) -> None:
         soft, hard = resource.getrlimit(which)
+        value = min(value, sys.maxsize)  # what is more no kernel takes, nor reaches
         lowest = min((each for each in (value, soft, hard) if each != resource.RLIM_INFINITY), default=value)
         if lowest != soft:
             resource.setrlimit(which, (lowest, hard))

@@ -13,6 +13,7 @@ from procsched._core.checks import (
     finite_seconds,
     instant,
     member_of,
+    waiting_seconds,
     whole_number,
 )
 from procsched._core.failures import describe
@@ -236,7 +237,7 @@ class Scheduler(Served):
         check_flag("drain", drain)
         if self._forked:
             return ShutdownReport()  # its threads and workers are the parent's
-        return self.close(drain, None if timeout is None else finite_seconds("timeout", timeout))
+        return self.close(drain, None if timeout is None else waiting_seconds("timeout", timeout))
 
     def __enter__(self) -> Self:
         self.start()

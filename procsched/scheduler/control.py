@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from procsched._core import options
-from procsched._core.checks import check_flag, finite_seconds
+from procsched._core.checks import check_flag, waiting_seconds
 from procsched._core.entries import BY_CANCEL, BY_REQUEST, RESUME
 from procsched._core.failures import describe_schedule
 from procsched._core.models import Outcome, Stats, TaskStatus
@@ -224,7 +224,7 @@ class Control(RestartingDriver):
         """
         self.refuse_fork()
         self.refuse_handler()
-        seconds = None if timeout is None else finite_seconds("timeout", timeout)
+        seconds = None if timeout is None else waiting_seconds("timeout", timeout)
         self._load()
         with self._lock:
             entry = self._entry_locked(task)
@@ -254,7 +254,7 @@ class Control(RestartingDriver):
         self.refuse_fork()
         self.refuse_handler()
         self.refuse_here("wait_idle")
-        return self.wait_until_idle(None if timeout is None else finite_seconds("timeout", timeout))
+        return self.wait_until_idle(None if timeout is None else waiting_seconds("timeout", timeout))
 
     def history(
         self,

@@ -6,7 +6,7 @@ import math
 import threading
 
 from procsched import _forks
-from procsched._core.checks import finite_seconds, unix_seconds
+from procsched._core.checks import finite_seconds, unix_seconds, waiting_seconds
 from procsched.clock import real_seconds
 
 TYPE_CHECKING = False
@@ -204,7 +204,7 @@ class FakeClock:
         Returns:
             False when the time was up first.
         """
-        end = None if timeout is None else real_seconds() + finite_seconds("timeout", timeout)
+        end = None if timeout is None else real_seconds() + waiting_seconds("timeout", timeout)
         with self._lock:
             while len(self._parked) < n:
                 left = None if end is None else end - real_seconds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from procsched import _system
-from procsched._core.checks import check_flag, finite_seconds, whole_number
+from procsched._core.checks import check_flag, waiting_seconds, whole_number
 from procsched.errors import ValidationError
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ class PoolOptions:
         self.nice = _niceness(nice, confined)
         check_flag("capture_output", capture_output)
         self.capture_output = capture_output
-        self.start_timeout = finite_seconds("start_timeout", start_timeout, above=True)
+        self.start_timeout = waiting_seconds("start_timeout", start_timeout, above=True)
         if limits is not None:
             from procsched._core.limits import check_limits  # here, for most pools have none
 

@@ -26,6 +26,7 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    Limits,
     Outcome,
     Priority,
     ProcessExecutor,
@@ -401,6 +402,26 @@ def test_map_returns_exceptions_in_their_place(bench: Bench) -> None:
     found = list(bench.executor.map(faults.crash_at, range(8), [3] * 8, chunksize=4, return_exceptions=True))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(found[3], WorkerCrashedError)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": sys.maxsize},
+        {"timeout": 1e300, "soft_timeout": 1e299, "grace": 1e300},
+        {"limits": Limits(cpu_seconds=1e300, file_size=1 << 70)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_limit_that_nobody_reaches_may_be_any_number(options: dict[str, Any]) -> None:
+    """Also one that no timer and no limit of the kernel takes; and so may the time for which somebody waits."""
+    with ProcessExecutor(1) as executor:
+        assert executor.options(**options).submit(abs, -1).wait_record(sys.maxsize).ok
+        found = executor.map(
+            abs, [-1, 2], chunksize=1 << 70, timeout=sys.maxsize, progress=lambda *_told: None
+        )
+        assert list(found) == [1, 2]
+        assert executor.stats().problems == ()
 
 
 def test_map_gives_up_at_its_own_timeout(bench: Bench) -> None:

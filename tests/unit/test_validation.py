@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,7 +29,9 @@ from procsched import (
     Scheduler,
     SchedulerStateError,
     SqlTaskStore,
+    TaskEvent,
     TaskNotFoundError,
+    TaskStatus,
     ThreadPool,
     UnknownOptionError,
     ValidationError,
@@ -314,6 +318,41 @@ def test_an_instant_in_another_unit_is_refused(at: Any, words: str) -> None:
             with pytest.raises(ValidationError, match=f"at must.*{words}"):
                 scheduler.schedule("n", _nothing, OneTime(at))
             assert scheduler.tasks() == []
+
+
+@pytest.mark.parametrize("at", [10**400, -(10**400)], ids=["late", "early"])
+def test_an_instant_that_no_float_holds_is_refused(at: int) -> None:
+    """By name, as any other that is not finite."""
+    with simulated() as (scheduler, _clock, _log):
+        for call in (
+            lambda: OneTime(at),
+            lambda: scheduler.schedule_at(_nothing, at),
+            lambda: scheduler.history(since=at),
+            lambda: CronSchedule("* * * * *").next_after(at),
+        ):
+            with pytest.raises(ValidationError, match="must be finite"):
+                call()
+
+
+@pytest.mark.parametrize("seconds", [sys.maxsize, 1e300])
+def test_who_waits_may_wait_for_ever(seconds: float) -> None:
+    """With more seconds than any lock of the system takes, also where there is something to wait for."""
+    log = EventLog()
+    scheduler = Scheduler(pool=ThreadPool(1), listeners=[log])
+    scheduler.start()
+    task = scheduler.schedule_after(_nothing, 0)
+    assert scheduler.wait(task, seconds).ok
+    assert scheduler.wait_idle(seconds)
+    event = TaskEvent("task-2", "late", TaskStatus.SCHEDULED, sequence=1000, at=0.0)
+
+    def arrives(events: tuple[TaskEvent, ...]) -> bool:
+        if event not in events:
+            threading.Thread(target=log.on_task_event, args=(event,)).start()
+        return event in events
+
+    assert log.wait_for(arrives, seconds)
+    assert scheduler.shutdown(timeout=seconds).killed == ()
+    assert scheduler.stats().problems == ()
 
 
 @pytest.mark.parametrize("start", [0.0, START])
