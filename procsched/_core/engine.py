@@ -159,6 +159,7 @@ class Engine(Restoring):
         paused = paused and not old.held  # not by us, for its code could not be loaded
         self.cancel(old, wall)
         self.release_key(old)
+        self.dead.pop(old.handle.task.id, None)  # it is not revived beside the one that has its place
         return self._register(entry, wall, paused)
 
     def _register(self, entry: Entry, wall: float, paused: bool = False) -> Entry:

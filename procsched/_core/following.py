@@ -299,6 +299,8 @@ class Following(Registry):
             return False
         if self.entries.get(entry.handle.task.id) is not entry:
             return False  # it ended long ago, and was dropped meanwhile
+        if why == REVIVE and self.is_replaced(entry):
+            return False
         if why == CLOCK_SET:
             self._settle_clock_set(entry, answer, error, wall, line)
         elif why == MISFIRE and error is None and answer.due_at is not None:

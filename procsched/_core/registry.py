@@ -257,6 +257,11 @@ class Registry:
         if key is not None and self.keys.get(key) is entry:
             del self.keys[key]
 
+    def is_replaced(self, entry: Entry) -> bool:
+        """Return whether another task has taken the place of a failed one, by its key; also where it is over itself."""
+        key = entry.handle.task.key
+        return key is not None and self.keys.get(key) is not entry
+
     # --- invariants ------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -278,6 +283,7 @@ class Registry:
             assert len(handle._history) <= self.history_limit
             if name in self.dead:
                 assert entry.status is FAILED, entry
+                assert not self.is_replaced(entry), entry
         assert queued[STEADY] == self.due.steady.live, "steady heap"
         assert queued[WALL] == self.due.wall.live, "wall heap"
         assert queued[LENT] == self.ready.lent, "lent"

@@ -98,13 +98,13 @@ class Requests(Following):
         return True
 
     def revive(self, entry: Entry, wall: float, line: float) -> bool | Question:
-        """Give a failed task a new start. Return False for any other, or what to ask its schedule.
+        """Give a failed task, which is not replaced, a new start. Return False for others, or what to ask its schedule.
 
         One that was paused because its code could not be loaded is resumed.
         """
         if entry.held:
             return self.resume(entry, wall, line)
-        if entry.status is not FAILED:
+        if entry.status is not FAILED or self.is_replaced(entry):
             return False
         question = Question(REVIVE, entry, line if entry.steady else wall)
         self.open_questions.add(question)

@@ -91,7 +91,7 @@ class Restoring(Requests):
                 self.enqueue(entry, True, entry.ended.retry_at)
         for name in finished:
             entry = self.entries[name]
-            if entry.status is FAILED:
+            if entry.status is FAILED and not self.is_replaced(entry):
                 self.add_dead(entry)
             if entry.live is None:
                 self.retire(entry)
@@ -142,8 +142,10 @@ class Restoring(Requests):
             if last is not None:
                 entry.ended = ended_of(underway, last, offset)
         self.entries[task.id] = entry
-        if task.key is not None and entry.status is not CANCELLED:
-            self.keys[task.key] = entry  # of several the last one: it has replaced the others
+        if task.key is not None:
+            self.keys.pop(task.key, None)  # of several the last one counts: it has replaced the others
+            if entry.status is not CANCELLED:
+                self.keys[task.key] = entry
 
     def _lose(
         self,

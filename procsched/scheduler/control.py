@@ -90,6 +90,7 @@ class Control(RestartingDriver):
 
         Raises:
             ScheduleError: its schedule failed; the task stays as it is.
+            SchedulerStateError: another task has taken its place, by its key.
         """
         return self._request(task, "revive")
 
@@ -104,6 +105,8 @@ class Control(RestartingDriver):
                 self._require_open()
                 entry = self._entry_locked(task, kept=what == "revive")
                 self._refuse_unreadable(entry)
+                if what == "revive":
+                    self._refuse_replaced(entry)
                 request = self.engine.resume if what == "resume" else self.engine.revive
                 answers.append(request(entry, *self._moment_locked()))
                 self._hand_over_locked()
@@ -129,6 +132,14 @@ class Control(RestartingDriver):
             raise ScheduleError(
                 f"task {entry.handle.task.id} cannot go on: {entry.handle.unloadable}; it does so by itself when a "
                 "scheduler that can load its schedule is started"
+            )
+
+    def _refuse_replaced(self, entry: Entry) -> None:
+        if entry.status is TaskStatus.FAILED and self.engine.is_replaced(entry):
+            task = entry.handle.task
+            raise SchedulerStateError(
+                f"task {task.id} is not revived: another task has taken its place under the key {task.key!r}, and both "
+                "would run; to have the old one back, schedule that anew with replace=True"
             )
 
     def _ask_for(self, question: Question) -> bool | None:

@@ -637,6 +637,21 @@ def test_a_key_does_not_double_a_task(path: str) -> None:
         assert scheduler.schedule("t", stored.nothing, FixedRate(30), key="k").id == other.id
 
 
+def test_a_task_that_was_replaced_stays_so(path: str) -> None:
+    """A failed one is neither revived beside the one that has its place, nor has its key when that is cancelled."""
+    with simulated(path) as (scheduler, clock, _log):
+        old = scheduler.schedule("t", stored.fail, FixedRate(60), retry=NO_RETRY, key="k").id
+        new = scheduler.schedule("t", stored.nothing, FixedRate(60), key="k", replace=True).id
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.dead_letter() == []
+        with pytest.raises(SchedulerStateError, match="taken its place"):
+            scheduler.revive(old)
+        assert scheduler.cancel(new)
+    with simulated(path, clock) as (scheduler, _clock, _log):
+        assert scheduler.schedule("t", stored.nothing, FixedRate(60), key="k").id not in (old, new)
+        assert scheduler.dead_letter() == []
+
+
 GIVEN: dict[str, Any] = {"name": "t", "action": stored.nothing, "schedule": FixedRate(60), "args": (1,)}
 
 

@@ -32,6 +32,7 @@ from procsched import (
     ScheduledTask,
     ScheduleError,
     Scheduler,
+    SchedulerStateError,
     TaskStatus,
     ThreadPool,
 )
@@ -598,6 +599,21 @@ def test_replaced_task_finishes_its_run() -> None:
         held.release.set()
         assert scheduler.wait_idle(5)
         assert (old.status, len(old.history)) == (S.CANCELLED, 1)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["given", "own"])
+def test_a_failed_task_that_was_replaced_is_not_revived(own: bool) -> None:
+    """It leaves the dead letter: else the old one would run beside the new one."""
+    schedule: Any = Foreign(lambda now: now) if own else FixedRate(60)
+    with simulated() as (scheduler, _, _log):
+        old = scheduler.schedule("old", Fails(9), schedule, retry=NO_RETRY, key="k")
+        assert scheduler.wait_idle(5)
+        assert scheduler.dead_letter() == [old.id]
+        new = scheduler.schedule("new", _nothing, FixedRate(60, start_delay=60), key="k", replace=True)
+        assert scheduler.dead_letter() == []
+        with pytest.raises(SchedulerStateError, match="taken its place under the key 'k'"):
+            scheduler.revive(old)
+        assert (old.status, new.status) == (S.FAILED, S.SCHEDULED)
 
 
 def test_retries_of_the_convenience_calls() -> None:
