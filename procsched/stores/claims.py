@@ -68,7 +68,10 @@ if TYPE_CHECKING:
             """Hear that a later owner was found: the store is not ours any more."""
 
         def stop_waiting(self) -> None:
-            """End a `take` that waits."""
+            """End a `take` that waits, also one that is to come."""
+
+        def may_wait(self) -> None:
+            """Forget `stop_waiting`: it was meant for an earlier user of this object."""
 
         def release(self) -> None:
             """Let go of the store."""
@@ -157,6 +160,10 @@ class FileClaim(Losing):
     def stop_waiting(self) -> None:
         """See `Claim`."""
         self._lock.stop_waiting()
+
+    def may_wait(self) -> None:
+        """See `Claim`."""
+        self._lock.may_wait()
 
     def release(self) -> None:
         """See `Claim`."""

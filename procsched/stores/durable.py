@@ -18,6 +18,7 @@ from procsched._core.entries import RUNNING
 from procsched._core.failures import describe
 from procsched._logs import say
 from procsched.clock import real_seconds
+from procsched.errors import SchedulerStateError
 from procsched.stores.base import StoreWriter
 from procsched.stores.changes import Change
 from procsched.stores.waiting import thin_out
@@ -86,6 +87,7 @@ class DurableWriter(StoreWriter):
         self._most_queued = MOST_QUEUED  # changes, until the queue is looked through; guarded by _lock
         self._told_dropped = 0  # the store thread's own
         self.commit_seconds = 0.0
+        self._leaving = False  # it is being closed; in single steps
         self._lingers = False  # the thread looks at what is held by itself in a moment; guarded by _lock
 
     @property
@@ -231,6 +233,9 @@ class DurableWriter(StoreWriter):
         begin_use = getattr(self.store, "begin_use", None)
         if begin_use is not None:
             begin_use(self)
+        if self._leaving:  # its `stop_waiting` may have come before this
+            self.let_go()
+            raise SchedulerStateError("this scheduler was shut down before it had opened its store")
         return self.store.open(now)
 
     def _is_anothers(self) -> bool:
@@ -261,6 +266,7 @@ class DurableWriter(StoreWriter):
 
     def close(self, timeout: float) -> bool:
         """Write what is queued, let go of the store, if it has not hung, and end the thread; as in the base."""
+        self._leaving = True
         stop_waiting = getattr(self.store, "stop_waiting", None)
         if stop_waiting is not None and not self._is_anothers():
             stop_waiting()

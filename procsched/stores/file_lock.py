@@ -132,8 +132,7 @@ class FileLock:
         """Give the lock back; nothing where it is not held."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
-            self._stopped = False
-            self._stop.clear()
+            self.may_wait()
             unlock(descriptor)  # first: who waits is woken by the close
             os.close(descriptor)
 
@@ -144,6 +143,11 @@ class FileLock:
             self._stop.set()
             if self._waker is not None:
                 self._waker.wake()
+
+    def may_wait(self) -> None:
+        """Forget `stop_waiting`."""
+        self._stopped = False
+        self._stop.clear()
 
     def after_fork(self) -> None:
         """In a fork of the process: the lock is the parent's. Closing this copy of the descriptor leaves it that."""

@@ -248,6 +248,10 @@ class LeaseClaim(Losing):
             if self._waker is not None:
                 self._waker.wake()
 
+    def may_wait(self) -> None:
+        """See `Claim`."""
+        self._stopped = False
+
     # --- keeping it ------------------------------------------------------------------------------------
 
     def hold(self) -> None:

@@ -259,6 +259,7 @@ class SqlTaskStore:
             if self.is_anothers(user):
                 raise holder.in_use(self._database.url, holder.this_process())
             self._user = weakref.ref(user)
+            self._claim.may_wait()
 
     def is_anothers(self, user: object) -> bool:
         """Return whether another user than this one has the store open, or is about to. Takes no lock."""

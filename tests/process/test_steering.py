@@ -128,6 +128,32 @@ def test_a_standby_takes_over_when_the_owner_is_killed(url: str, tmp_path: Path)
         assert (found["pid"], found["epoch"]) == (two.pid, 2)
 
 
+def test_a_store_whose_standby_was_ended_stands_by_again(url: str) -> None:
+    """For the next scheduler that is given it."""
+    store = SqlTaskStore(url, standby=True)
+    owner_of_it = Scheduler(pool=InlinePool(), store=SqlTaskStore(url))
+    owner_of_it.start()
+    ended = []
+
+    def start(scheduler: Scheduler) -> None:
+        try:
+            scheduler.start()
+        except SchedulerStateError as error:
+            ended.append(str(error))
+
+    for leaves in (True, False):
+        scheduler = Scheduler(pool=InlinePool(), store=store)
+        thread = threading.Thread(target=start, args=(scheduler,))
+        thread.start()
+        wait_for_standby(url, os.getpid())
+        (scheduler if leaves else owner_of_it).shutdown()
+        thread.join(30.0)
+        assert not thread.is_alive()
+        assert ended == ["this scheduler was shut down while it stood by for its store"]
+    assert scheduler.tasks() == []
+    scheduler.shutdown()
+
+
 def wait_for_standby(url: str, pid: int) -> None:
     """Wait until a process does nothing any more but wait for the store."""
     if url.startswith("sqlite"):
