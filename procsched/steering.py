@@ -293,17 +293,19 @@ class StoreClient:
         pause = _FIRST_PAUSE
         while True:
             answer = None if self._database.path is None else self._ask(request, end)
-            if answer is not None:
+            if answer is not None and "again" not in answer:
                 return _opened(answer)
             try:
                 return _opened(self._visit(request))
             except StoreInUseError as error:
                 if self._database.path is not None and not hasattr(socket, "AF_UNIX"):
                     raise  # Windows: nobody can ask it
-                answer = self._ask(request, end) if self._database.path is None else None
-                if answer is not None:
+                answer = self._ask(request, end) if self._database.path is None else answer
+                if answer is not None and "again" not in answer:
                     return _opened(answer)
                 if real_seconds() + pause >= end:
+                    if answer is not None:
+                        return _opened(answer)
                     text = f"{error.args[0].partition(', and one')[0]}, which did not answer within {self._timeout:g} s"
                     raise StoreInUseError(text, pid=error.pid, host=error.host) from None
             time.sleep(pause)

@@ -14,6 +14,7 @@ from procsched._core.failures import describe
 from procsched._logs import say
 from procsched.errors import ProcschedError, SchedulerStateError, ValidationError
 from procsched.scheduler.control import Control
+from procsched.scheduler.driver import RUNNING
 from procsched.scheduler.restarting import reason_against
 
 TYPE_CHECKING = False
@@ -41,6 +42,8 @@ class Served(Control):
             answer = self._do(request)
         except ProcschedError as error:
             answer = {"error": str(error), "kind": type(error).__name__}
+            if self._visiting and self._state > RUNNING and isinstance(error, SchedulerStateError):
+                answer["again"] = True  # nothing was done: who asks looks who has the store then
         except Exception as error:  # a schedule of the user's, or a clock
             answer = {"error": describe(error)}
         what = request.get("what") if isinstance(request, dict) else None
@@ -146,7 +149,7 @@ class _Weak:
     def __call__(self, *args: Any) -> Any:
         method = self._method()
         if method is None:
-            return {"error": "the scheduler is gone", "kind": SchedulerStateError.__name__}
+            return {"error": "the scheduler is gone", "kind": SchedulerStateError.__name__, "again": True}
         return method(*args)
 
 

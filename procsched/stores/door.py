@@ -162,15 +162,19 @@ class Door:
             if self._closing:
                 return
             self._closing = True
-            clients = dict(self._clients)
         self._waker.wake()
         self._thread.join()
         with contextlib.suppress(OSError):
             # Or else whoever has taken the store from us listens there.
             if _identity_of(self.path) == self._identity:
                 os.unlink(self.path)
+        with contextlib.suppress(OSError):
+            while True:  # nobody else finds us, but these have
+                self._let_in(self._listener.accept()[0])
         self._listener.close()
         self._waker.close()
+        with self._lock:
+            clients = dict(self._clients)
         end = real_seconds() + CLOSE_SECONDS
         for thread, connection in clients.items():
             if thread is threading.current_thread():
@@ -317,6 +321,9 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
             )
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            return None  # it has ended, and has not read the request to its end
+        try:
             line = _read_line(connection, "answer", ANSWER_BYTES, seconds)
         except OSError as error:  # it was ended meanwhile
             raise StoreError(_unanswered(error.strerror or error)) from error

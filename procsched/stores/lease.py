@@ -53,6 +53,9 @@ SESSION: Final = {
     "tcp_user_timeout": 3000,
 }
 MOST_REQUESTS: Final = 32  # obeyed at once
+CLOSE_SECONDS: Final = 1.0  # for those that are being obeyed when the store is closed
+TAKE_SECONDS: Final = 2.0  # in which a scheduler that lives takes a request; else it may have gone meanwhile
+LONGEST_POLL: Final = 1e6  # seconds: poll(2) counts milliseconds in 31 bits
 # How often a wait is cancelled, and milliseconds that its end is waited for each time.
 CANCELS, CANCEL_WAIT = 40, 50
 ANSWERED_SECONDS: Final = 3600  # for which answered requests are kept, for people
@@ -289,14 +292,16 @@ class LeaseClaim(Losing):
             self._waker.wake()
             if thread is not threading.current_thread():
                 thread.join(max(0.0, self._until - real_seconds()) + RENEW)
-        if thread is None or not thread.is_alive():
-            self._drop_waker()
         connection, self._connection = self._connection, None
         if connection is not None:
             if thread is not None and not self._is_lost:
+                with contextlib.suppress(Exception):  # then who asked finds out by himself
+                    self._answer_rest(connection)
                 with contextlib.suppress(Exception):  # then the next one waits for its end
                     self._ask(connection, _END, (), real_seconds() + RENEW)
             connection.close()
+        if thread is None or not thread.is_alive():
+            self._drop_waker()
         self._until = 0.0
 
     def after_fork(self) -> None:
@@ -498,11 +503,24 @@ class LeaseClaim(Losing):
                 self._answers.append((int(number), {"error": f"the scheduler has no thread left: {error}"}))
         self._ask(connection, _FORGET, (), self._until)
 
+    def _answer_rest(self, connection: Any) -> None:
+        """Let those whose requests were taken have their answers, for a moment. The keeper has ended."""
+        assert self._waker is not None
+        poller = select.poll()
+        poller.register(self._waker.reader, select.POLLIN)
+        end = real_seconds() + CLOSE_SECONDS
+        while self._obeying and (left := end - real_seconds()) > 0.0:
+            poller.poll(left * 1000)
+            self._waker.drain()
+        while self._answers:
+            number, answer = self._answers.popleft()
+            self._ask(connection, _ANSWER, (json.dumps(answer), number), real_seconds() + RENEW)
+
     def _obey_one(self, number: int, arguments: bytes, asked_by: str) -> None:
         obey = self._obey
         try:
             if obey is None:
-                answer = {"error": "the scheduler is being shut down"}
+                answer = {"error": "the scheduler is being shut down", "again": True}
             else:
                 answer = obey(json.loads(arguments), asked_by)
         except (ValueError, RecursionError) as error:
@@ -566,25 +584,31 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
         poller = select.poll()
         poller.register(connection.fileno(), select.POLLIN)
         end = real_seconds() + seconds
+        untaken_end = min(end, real_seconds() + TAKE_SECONDS)
         while True:
             heard.clear()
-            (answer,) = connection.execute(
-                "SELECT answer FROM requests WHERE id = %s", (number,)
-            ).fetchone() or (None,)
+            answer, taken = connection.execute(
+                "SELECT answer, taken_at IS NOT NULL FROM requests WHERE id = %s", (number,)
+            ).fetchone() or (None, True)
             if answer is not None:
                 found = json.loads(answer)
                 return (
                     found if isinstance(found, dict) else {"error": "the scheduler's answer cannot be read"}
                 )
-            left = end - real_seconds()
+            left = (end if taken else untaken_end) - real_seconds()
             if left <= 0.0:
-                break
+                if taken:
+                    raise StoreError(
+                        f"the scheduler took the request, and did not answer within {seconds:g} s"
+                    )
+                withdrawn = connection.execute(
+                    "DELETE FROM requests WHERE id = %s AND taken_at IS NULL", (number,)
+                )
+                if withdrawn.rowcount:
+                    return None
+                continue
             # A NOTIFY that was read together with what was asked for does not end the sleep. libpq may have it still.
             if connection.pgconn.notifies() is None and not heard:
-                poller.poll(left * 1000)
-        withdrawn = connection.execute("DELETE FROM requests WHERE id = %s AND taken_at IS NULL", (number,))
-        if withdrawn.rowcount:
-            return None
-        raise StoreError(f"the scheduler took the request, and did not answer within {seconds:g} s")
+                poller.poll(min(left, LONGEST_POLL) * 1000)
     finally:
         connection.close()

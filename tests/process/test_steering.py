@@ -677,6 +677,41 @@ def test_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
         assert found["epoch"] == 1
 
 
+def test_who_has_asked_a_visitor_that_leaves_does_it_himself(url: str) -> None:
+    """Several `procsched pause` at once, where no scheduler lives: one has the store, is asked by another, and ends."""
+    with Scheduler(pool=InlinePool(), store=SqlTaskStore(url)) as scheduler:
+        task = scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+    store = SqlTaskStore(url)
+    store.visit()
+    visitor = Scheduler(pool=InlinePool(), store=store)
+    assert [each.id for each in visitor.tasks()] == [task.id]
+    leaving = threading.Thread(target=visitor.shutdown, kwargs={"drain": False})
+    do = visitor._do
+
+    def leave_first(request: Any) -> dict[str, Any]:
+        leaving.start()
+        support.eventually(lambda: "clos" in repr(visitor))
+        return do(request)
+
+    visitor._do = leave_first  # type: ignore[method-assign]
+    assert connect(url).pause(task.id)
+    leaving.join(support.TIMEOUT)
+    assert [row["status"] for row in connect(url).rows()] == ["paused"]
+
+
+def test_who_waits_outside_is_answered_at_the_end(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that nobody has read is not broken off, as one would be that may have been obeyed."""
+    monkeypatch.setattr(door, "MOST_CLIENTS", 0)
+    scheduler = Scheduler(pool=InlinePool(), store=SqlTaskStore(file))
+    scheduler.start()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(support.TIMEOUT)
+        connection.connect(file.removeprefix("sqlite:///") + "-control")
+        connection.sendall(b'{"v":1,"what":"pause","task":"task-1"}\n')
+        scheduler.shutdown()
+        assert b"this scheduler was shut down" in connection.recv(65536)
+
+
 def test_a_closing_scheduler_says_so(file: str, tmp_path: Path) -> None:
     """While it waits for a run, what is asked is refused, and the client is told why."""
     notes = str(tmp_path / "notes")

@@ -122,6 +122,16 @@ def test_an_answer_that_comes_while_it_is_looked_for_is_seen(
     assert real_seconds() - began < support.TIMEOUT / 2
 
 
+def test_a_request_that_nobody_takes_is_withdrawn(
+    store: SqlTaskStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its time is up: whoever had the store may be gone."""
+    store.close()
+    monkeypatch.setattr(lease, "TAKE_SECONDS", 0.01)
+    assert lease.ask(store._database, {"what": "x"}, 1e9) is None
+    assert other.execute("SELECT count(*) FROM requests").fetchone() == (0,)
+
+
 def test_a_lease_that_runs_out_while_it_is_renewed_is_regained(
     store: SqlTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
