@@ -622,7 +622,8 @@ class SqlTaskStore:
                 if deleted < BITE:
                     self._to_prune.pop()
                 return True
-            if self._keep_seconds is not None and now - self._looked_at_age > AGE_CHECK_SECONDS:
+            # Also where the clock was set back since: it may have been years ahead.
+            if self._keep_seconds is not None and abs(now - self._looked_at_age) > AGE_CHECK_SECONDS:
                 deleted = self._bite(statements.prune_age, {"before": now - self._keep_seconds, "bite": BITE})
                 if deleted == BITE:
                     return True

@@ -87,6 +87,20 @@ def test_old_records_are_deleted_by_age(make: Make) -> None:
     assert [record.run for record in store.history(limit=1000)] == [250, 3]
 
 
+def test_old_records_are_deleted_after_the_clock_was_set_back(make: Make) -> None:
+    """It is not waited for the time at which it was looked for them last."""
+    now = AT + 1e6
+    store = make(keep_records=100.0, records_per_task=None)
+    store.open(lambda: now)
+    store.write([change(1, new=True, record=record_of(1, 1))])
+    assert not store.prune()
+    now = AT + 350
+    store.write([change(1, record=record_of(1, 2)), change(1, record=record_of(1, 300))])
+    while store.prune():
+        continue
+    assert [record.run for record in store.history()] == [300]
+
+
 def test_old_records_are_deleted_by_number(make: Make) -> None:
     """So many of each task stay."""
     store = make(records_per_task=120, keep_records=None)
