@@ -131,7 +131,8 @@ class _Submitter:
                 or `return_exceptions`: then each item is, and keeps its outcome whatever becomes of the others.
             buffersize: chunks sent ahead of the consumer; the iterables are then read as results are taken, and may
                 be endless.
-            return_exceptions: yield an item's exception in its place instead of raising it.
+            return_exceptions: yield an item's exception in its place instead of raising it; of one that a shutdown has
+                withdrawn a CancelledError.
             progress: called with (done, total) whenever a chunk has ended, in whatever order they do; total is None
                 while it is not known. It runs in the thread that takes the results, while it waits for one, and
                 what it raises comes out there. True draws a bar on standard error if that is a terminal; it needs

@@ -18,6 +18,7 @@ import itertools
 import queue
 import sys
 import time
+from concurrent.futures import CancelledError
 
 from procsched._core.checks import waiting_seconds, whole_number
 from procsched.child.chunks import apply_each, apply_each_star
@@ -155,7 +156,10 @@ def _results(
 def _outcome(future: ProcessFuture[Any], end: float | None, *, return_exceptions: bool) -> Any:
     left = None if end is None else end - time.monotonic()
     if return_exceptions:
-        error = future.exception(left)
+        try:
+            error = future.exception(left)
+        except CancelledError as cancelled:  # by a shutdown: what has ended is not lost by that
+            return cancelled.with_traceback(None)
         if error is not None:
             return error
     value = future.result(left)

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,19 @@ def test_every_other_item_of_a_chunk_is_kept(
     found = list(view.map(mapped.fall_at, range(8), [how] * 8, chunksize=8, return_exceptions=True))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(found[3], error)
+
+
+def test_what_a_shutdown_withdraws_is_said_in_its_place(bench: Bench) -> None:
+    """What has ended is not lost by that, nor what goes on."""
+    gates = [bench.gate() for _ in range(2)]
+    results = bench.executor.map(faults.wait_at_gate, [*gates, "", ""], return_exceptions=True)
+    support.eventually(lambda: bench.executor.stats().running == 2)
+    bench.executor.shutdown(wait=False, cancel_futures=True)
+    for gate in gates:
+        open_gate(gate)
+    found = list(results)
+    assert found[:2] == ["through", "through"]
+    assert [type(each) for each in found[2:]] == [CancelledError, CancelledError]
 
 
 def test_each_item_of_a_chunk_has_its_own_limit(bench: Bench) -> None:
