@@ -50,6 +50,14 @@ class _Outlet:
         self.loss_told = 0  # touched by the outlet's thread only, as is the next one
         self.errors: dict[object, int] = {}
 
+    def begin_anew(self) -> None:
+        """There is no thread any more. The event that it was handling is the parent's."""
+        self.handling = 0
+        self.parked = False
+        self.thread = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
     def wake(self) -> None:
         """Let the thread look again. One step, so that a signal handler that raises cannot come in between."""
         if self.parked and self.gate.locked():
@@ -85,9 +93,9 @@ class EventDelivery:
         # `lock` guards the fields below and those of the outlets. `publish` takes it with the scheduler's
         # lock held, so under it nothing is called that could wait: no listener, no logging, no `on_problem`.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
+        self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by lock
         self.after_fork()
         self._waiting = 0  # how many do; guarded by lock
-        self._outlets: tuple[_Outlet, ...] = ()  # replaced as a whole; guarded by lock
         self._lost_before: dict[str, int] = {}  # by listeners that are gone; guarded by lock
         self._started = 0  # numbers for thread names; guarded by lock
         self._closed = False  # guarded by lock
@@ -99,10 +107,12 @@ class EventDelivery:
             self.add(listener)
 
     def after_fork(self) -> None:
-        """In a fork of the process: a thread that is not there may have held the lock."""
+        """In a fork of the process: a thread that is not there may have held the lock, and no listener has one."""
         self.lock = threading.RLock()
         self.holds_lock = owner_check(self.lock)
         self._handled = threading.Condition(self.lock)  # wait_idle and close wait here
+        for outlet in self._outlets:
+            outlet.begin_anew()
 
     def add(self, listener: TaskListener) -> None:
         """Tell `listener` of every event from now on. One that is there already is not added again.
@@ -218,6 +228,9 @@ class EventDelivery:
 
     def _wait_locked(self, outlets: Sequence[_Outlet], end: float | None) -> bool:
         targets = [(outlet, outlet.outbox.published) for outlet in outlets]
+        for outlet, number in targets:
+            if outlet.thread is None and not outlet.is_past(number):
+                self._start_locked(outlet)  # there was none left for it, or this is a fork
         self._waiting += 1
         try:
             while not all(outlet.is_past(number) for outlet, number in targets):

@@ -360,8 +360,8 @@ class ClosingDriver(WaitingDriver):
         """
         if self._forked:
             raise SchedulerStateError(
-                "this scheduler was started, or just being used, when this process was forked, and belongs to the "
-                "parent process: make and start a Scheduler in the child, after the fork"
+                "this scheduler was started, had its store open, or was just being used, when this process was forked, "
+                "and belongs to the parent process: make and start a Scheduler in the child, after the fork"
             )
 
 

@@ -16,7 +16,7 @@ from procsched._core.planning import ONCE
 from procsched._logs import say
 from procsched.errors import SchedulerStateError, StoreError, TaskSerializationError, ValidationError
 from procsched.scheduler.closing import ClosingDriver
-from procsched.scheduler.driver import RUNNING, WONT_RUN
+from procsched.scheduler.driver import NEW, RUNNING, WONT_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class RestartingDriver(ClosingDriver):
     def after_fork(self) -> None:
         """In a fork of the process: see `ClosingDriver`."""
         super().after_fork()
+        if self._durable is not None and not self._unloaded and self._state == NEW:
+            self._forked = True  # the store is the parent's, and with it the tasks
         self._load_lock = threading.RLock()
 
     def _load(self) -> None:

@@ -116,7 +116,7 @@ class StoreWriter:
         # `_lock` guards the fields below. Callers may hold the scheduler's lock, so it is only ever held
         # for a few instructions: no call of the store, of `on_problem` or of logging happens under it.
         # Reentrant only so that a signal handler can tell that it interrupted a holder.
-        self.after_fork()
+        self._renew_lock()
         # A `Change` each, or what a subclass has for that; guarded by _lock.
         self._queue: deque[Any] = deque()
         self._put = 0  # changes accepted so far; guarded by _lock
@@ -134,7 +134,16 @@ class StoreWriter:
         self.dropped = 0  # guarded by _lock
 
     def after_fork(self) -> None:
-        """In a fork of the process: a thread that is not there may have held the lock."""
+        """In a fork of the process: what was put before is written by the thread of the parent, which is not there."""
+        self._renew_lock()
+        self._queue.clear()
+        self._settled = self._put
+        self._parked = False
+        self.thread = None
+        self.busy_since = 0.0
+
+    def _renew_lock(self) -> None:
+        """Make the lock, or another one for a fork of the process: a thread that is not there may have held it."""
         self._lock = threading.RLock()
         self.holds_lock = owner_check(self._lock)
         self._work = threading.Condition(self._lock)  # the store thread waits here

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.process.test_surroundings import HEAD, KINDS, cases, host
@@ -78,6 +80,44 @@ def test_a_pool_that_was_only_made_before_the_fork(kind: str) -> None:
         "child(); print('over')\n"
     )
     assert host(script, kind) == "over"
+
+
+def test_a_scheduler_that_had_tasks_before_the_fork() -> None:
+    """As where it is made when a server's program is loaded, and started in its workers: listeners and store hear."""
+    script = FORKS + (
+        "class Listener:\n"
+        "    def __init__(self): self.told = []\n"
+        "    def on_task_event(self, event): self.told.append(event.status.value)\n"
+        "class Written(InMemoryTaskStore): pass\n"
+        "listener, store = Listener(), Written()\n"
+        "user = Scheduler(1, listeners=[listener], store=store)\n"
+        "task = user.schedule('t', abs, OneTime(0), args=(-1,))\n"
+        "support.eventually(lambda: listener.told and store.load_all())\n"
+        "def child():\n"
+        "    user.start()\n"
+        "    assert user.wait(task, 30).result == 1 and user.wait_idle(30)\n"
+        "    user.shutdown()\n"
+        "    assert listener.told == ['scheduled', 'running', 'succeeded'], listener.told\n"
+        "    assert [each.status for each in store.load_all()] == ['succeeded']\n"
+        "fork(child); child(); print('over')\n"
+    )
+    assert host(script, "scheduler") == "over"
+
+
+def test_a_scheduler_that_had_its_store_open_before_the_fork(tmp_path: Path) -> None:
+    """It is the parent's, who has the store: the child is told, and does not wait for a store that nobody writes to."""
+    script = FORKS + (
+        "from procsched import FixedRate, SqlTaskStore\n"
+        f"url = 'sqlite:///{tmp_path}/jobs.db'\n"
+        "user = Scheduler(1, store=SqlTaskStore(url))\n"
+        "user.schedule('t', abs, FixedRate(1e6, start_delay=1e6), args=(-1,), key='k')\n"
+        "def child(): check_refused(user)\n"
+        "fork(child); user.start(); use_once(user); user.shutdown()\n"
+        "user = Scheduler(1, store=SqlTaskStore(url))\n"
+        "def child(): user.start(); use_once(user); user.shutdown()\n"
+        "fork(child); child(); print('over')\n"
+    )
+    assert host(script, "scheduler") == "over"
 
 
 ENDS = {"plain": "pass", "collected": "del user; gc.collect()", "with a pool of its own": "own = started()"}
