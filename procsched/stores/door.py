@@ -321,8 +321,10 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
             )
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:
-            return None  # it has ended, and has not read the request to its end
+        except OSError:  # it has not read the request to its end
+            with contextlib.suppress(OSError, ValueError):  # it may have said why; else it has ended
+                return _opened(_read_line(connection, "answer", ANSWER_BYTES, CLIENT_SECONDS))
+            return None
         try:
             line = _read_line(connection, "answer", ANSWER_BYTES, seconds)
         except OSError as error:  # it was ended meanwhile
@@ -330,9 +332,13 @@ def ask(store: str, request: dict[str, Any], seconds: float) -> dict[str, Any] |
         except ValueError as error:
             raise StoreError(_unanswered(error)) from error
     try:
-        answer = json.loads(line)
+        return _opened(line)
     except ValueError:
-        answer = None
+        raise StoreError("the scheduler ended before it answered: look at the task for what it did") from None
+
+
+def _opened(line: bytes) -> dict[str, Any]:
+    answer = json.loads(line)
     if not isinstance(answer, dict):
-        raise StoreError("the scheduler ended before it answered: look at the task for what it did")
+        raise ValueError("it is no answer")
     return answer

@@ -580,6 +580,17 @@ def test_a_request_has_a_cap(listening: tuple[Scheduler, str], monkeypatch: pyte
     assert not answer or b"at most 1000 bytes" in answer
 
 
+def test_who_sends_too_large_a_call_is_told_so(
+    listening: tuple[Scheduler, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the answer comes while it is still sent."""
+    monkeypatch.setattr(door, "REQUEST_BYTES", 1000)
+    with pytest.raises(StoreError, match="at most 1000 bytes"):
+        connect(f"sqlite:///{tmp_path}/jobs.db").schedule(
+            "t", stored.nothing, FixedRate(1e6), args=("x" * 4_000_000,)
+        )
+
+
 def test_who_says_nothing_keeps_nobody_waiting(
     listening: tuple[Scheduler, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
