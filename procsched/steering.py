@@ -149,8 +149,11 @@ class StoreClient:
         Args:
             task: the one with this id only.
         """
+        from procsched.stores.codec import writable
         from procsched.stores.reading import select_overview
 
+        if task is not None and writable(task) != task:
+            return []  # nothing can be kept under that name
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
             return [dict(row) for row in connection.execute(select_overview(task)).mappings()]
 

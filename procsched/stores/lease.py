@@ -29,6 +29,7 @@ from procsched.clock import real_seconds
 from procsched.errors import SchedulerStateError, StoreError, StoreInUseError
 from procsched.stores import holder
 from procsched.stores.claims import Losing, having
+from procsched.stores.codec import writable
 from procsched.stores.file_lock import Waker
 
 TYPE_CHECKING = False
@@ -565,6 +566,7 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
         StoreError: it took it, and did not answer. psycopg.Error: the database.
     """
     this = holder.this_process()
+    task_id = request.get("task")  # for people; what counts is in `arguments`
     connection = database.session({})
     heard: list[Any] = []
     connection.add_notify_handler(heard.append)
@@ -574,7 +576,7 @@ def ask(database: Database, request: dict[str, Any], seconds: float) -> dict[str
             f"INSERT INTO requests (task_id, what, arguments, asked_at, asked_by) VALUES (%s, %s, %s, {_NOW}, %s) "
             "RETURNING id",
             (
-                request.get("task"),
+                None if task_id is None else writable(task_id),
                 request["what"],
                 json.dumps(request),
                 f"process {this['pid']} on {this['host']}",

@@ -580,6 +580,18 @@ def test_a_request_has_a_cap(listening: tuple[Scheduler, str], monkeypatch: pyte
     assert not answer or b"at most 1000 bytes" in answer
 
 
+@pytest.mark.parametrize("word", ["\udcff", "\0"], ids=["surrogate", "zero"])
+def test_an_id_that_no_database_takes_is_unknown(url: str, word: str) -> None:
+    """As any other that is not there, whether a scheduler lives or not."""
+    with Scheduler(pool=InlinePool(), store=SqlTaskStore(url)) as scheduler:
+        scheduler.schedule("t", stored.nothing, FixedRate(1e6, start_delay=1e6))
+        with pytest.raises(TaskNotFoundError, match="no task has the id"):
+            connect(url).cancel(word)
+    with pytest.raises(TaskNotFoundError, match="no task has the id"):
+        connect(url).cancel(word)
+    assert connect(url).rows(word) == []
+
+
 def test_who_sends_too_large_a_call_is_told_so(
     listening: tuple[Scheduler, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
