@@ -113,6 +113,7 @@ class SqlTaskStore:
         self._visited: dict[str, Any] | None = None  # the row of the owner before a visit
         self._auto_migrate = self._database.is_sqlite if auto_migrate is None else auto_migrate
         self._user: weakref.ref[object] | None = None  # see `begin_use`; in single steps
+        self._using = threading.RLock()  # for setting it: the next one is held while a disk hangs
         # Guards the fields below: the store thread has it while it writes. Reentrant for a finalizer in its midst.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -142,6 +143,7 @@ class SqlTaskStore:
     def after_fork(self) -> None:
         """In a fork of the process: what is open is the parent's."""
         self._lock = threading.RLock()
+        self._using = threading.RLock()
         self._user = None
         self._epoch = 0
         if self._connection is not None:
@@ -255,7 +257,7 @@ class SqlTaskStore:
         Raises:
             StoreInUseError: another one has it; two would run every task twice.
         """
-        with self._lock:
+        with self._using:
             if self.is_anothers(user):
                 raise holder.in_use(self._database.url, holder.this_process())
             self._user = weakref.ref(user)

@@ -100,8 +100,21 @@ def test_a_store_object_has_one_scheduler_at_a_time(url: str) -> None:
     store = SqlTaskStore(url)
     with Scheduler(pool=InlinePool(), store=store) as first:
         second = Scheduler(pool=InlinePool(), store=store)
+        locked, release = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            with store._lock:
+                locked.set()
+                release.wait(support.TIMEOUT)
+
+        thread = threading.Thread(target=hang)  # as a write to a disk that does not answer
+        thread.start()
+        assert locked.wait(support.TIMEOUT)
         with pytest.raises(StoreInUseError, match=f"process {os.getpid()} "):
             second.start()
+        assert thread.is_alive()  # nobody waited for it
+        release.set()
+        thread.join(support.TIMEOUT)
         with pytest.raises(StoreInUseError):
             SqlTaskStore(url).delete("task-0")
         task = first.schedule("t", stored.nothing, OneTime(0.0))
