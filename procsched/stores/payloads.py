@@ -128,7 +128,8 @@ def store_call(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> St
     name = reference_to(action)
     try:
         if name is not None:
-            if all(map(_is_plain, args)) and all(map(_is_plain, kwargs.values())):
+            seen: set[int] = set()
+            if all(_is_plain(value, seen) for value in (*args, *kwargs.values())):
                 data = json.dumps([args, kwargs], ensure_ascii=False, separators=(",", ":")).encode()
                 return StoredCall(REFERENCE, name, JSON, data)
             data = _byvalue.dumps((args, kwargs))
@@ -196,8 +197,12 @@ def _is_of_this_start(value: str | bytes) -> bool:
     return len(value) == 16 if isinstance(value, bytes) else len(value) == 32 and set(value) <= _HEX
 
 
-def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
-    """Return whether JSON gives back exactly this value."""
+def _is_plain(value: Any, seen: set[int], depth: int = DEEPEST) -> bool:
+    """Return whether JSON gives back exactly this value.
+
+    Args:
+        seen: lists and dictionaries looked at so far. One that comes again would come back as two.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return kind is not str or value.isascii() or _is_text(value)
@@ -205,13 +210,15 @@ def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
         return bool(value.bit_length() < 64)  # what other readers of JSON take as it is
     if kind is float:
         return math.isfinite(value)
-    if not depth:
+    if not depth or id(value) in seen:
         return False
+    seen.add(id(value))
     if kind is list:
-        return all(_is_plain(each, depth - 1) for each in value)
+        return all(_is_plain(each, seen, depth - 1) for each in value)
     if kind is dict:
         return all(
-            type(key) is str and _is_plain(key) and _is_plain(each, depth - 1) for key, each in value.items()
+            type(key) is str and _is_plain(key, seen) and _is_plain(each, seen, depth - 1)
+            for key, each in value.items()
         )
     return False
 

@@ -267,6 +267,20 @@ def test_a_function_under_a_name_that_cannot_be_stored_goes_by_value(monkeypatch
     assert store_call(action, (), {}).kind == "cloudpickle"
 
 
+def test_what_is_the_same_list_twice_is_not_two_lists() -> None:
+    """JSON would make two of it, and an action that changes one would not see that in the other."""
+    rows = [1, {"a": 2}]
+    assert store_call(stored.nothing, (rows, [1, {"a": 2}], "x", "x"), {}).form == "json"
+    for args, kwargs in (
+        ((rows, rows), {}),
+        ((rows,), {"again": rows}),
+        (([rows, rows],), {}),
+        ((rows, rows[1]), {}),
+    ):
+        call = store_call(stored.nothing, args, kwargs)
+        assert (call.kind, call.form) == ("reference", "pickle")
+
+
 def test_a_module_that_exits_is_no_exit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The schedule is one that cannot be loaded, and the program goes on."""
     (tmp_path / "leaves_at_once.py").write_text("raise SystemExit(7)")
