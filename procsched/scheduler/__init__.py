@@ -480,9 +480,9 @@ class Scheduler(Served):
             if self.writer is None:
                 return task_id
             if self._durable is not None:
-                from procsched.stores.codec import check_writable
+                from procsched.stores.codec import check_id
 
-                check_writable("the ids that ids.next_id() gives", task_id)
+                check_id(task_id)
             if not self._is_known(task_id):
                 return task_id
         raise SchedulerStateError(

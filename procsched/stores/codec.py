@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from procsched.protocols import Schedule
 
 VERSION: Final = 1
+# Characters of a task's id: PostgreSQL has limits for what is in an index, and `meta` for its prefix.
+LONGEST_ID: Final = 180
 LONGEST_TEXT: Final = 65_536  # characters of an error, a traceback, a stack or an output that are kept
 
 _GIVEN: Final[dict[str, Any]] = {
@@ -154,6 +156,20 @@ def check_writable(what: str, text: str) -> None:
     if writable(text) != text:
         raise ValidationError(
             f"{what} must be texts that can be stored, in UTF-8 and without zero characters, not {text!r}"
+        )
+
+
+def check_id(task_id: str) -> None:
+    """Refuse an id that not every database takes.
+
+    Raises:
+        ValidationError: saying why.
+    """
+    what = "the ids that ids.next_id() gives"
+    check_writable(what, task_id)
+    if len(task_id) > LONGEST_ID:
+        raise ValidationError(
+            f"{what} must have at most {LONGEST_ID} characters, not {len(task_id)}: {task_id[:60]!r}..."
         )
 
 

@@ -242,12 +242,13 @@ def test_texts_that_no_database_takes_are_in_nobodys_way(tmp_path: Path) -> None
         assert found["reason"].unloadable == r"no \udc80 and no \0"
 
 
-def test_an_id_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task_id", ["task \udc80", "x" * 300 + "-1"], ids=["surrogate", "long"])
+def test_an_id_that_cannot_be_stored_is_refused(tmp_path: Path, task_id: str) -> None:
     """By name, and nothing is registered."""
 
     class Ids:
         def next_id(self) -> str:
-            return "task \udc80"
+            return task_id
 
     with (
         Scheduler(
