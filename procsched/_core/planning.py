@@ -290,9 +290,10 @@ def _stepped(schedule: Schedule, after: float, until: float, newest: int) -> tup
 def plan_resumed(slots: Slots, record: ExecutionRecord, ended: float, now: float) -> Plan:
     """Return what follows at a resume from a run that ended while its task was paused.
 
-    Slots up to the end of the run follow the schedule, those between it and `now` the misfire policy.
+    Slots up to the end of the run follow the schedule, those between it and `now` the misfire policy. Where the
+    clock was set back since, the end of the run is yet to come, and only `now` counts.
     """
-    plan = plan_next(slots, record, ended, ended)
+    plan = plan_next(slots, record, ended, min(ended, now))
     if plan.due_at is None:
         return plan
     resumed = plan_misfire(slots.after(plan), now, owed=plan.due_at <= ended + ROUNDING)

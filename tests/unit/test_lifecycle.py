@@ -222,6 +222,22 @@ def test_what_waited_for_a_worker_follows_a_clock_that_is_set_back_in_a_pause() 
         held.release.set()
 
 
+def test_what_follows_a_run_in_a_pause_goes_by_a_clock_that_is_set_back() -> None:
+    """As without the pause: a correction of more than three hours has the cron task begin with the new time."""
+    with simulated() as (scheduler, clock, _):
+
+        def pausing() -> None:
+            assert scheduler.pause(task)
+
+        task = scheduler.schedule("t", pausing, CronSchedule("* * * * *"))
+        clock.advance(60)
+        assert scheduler.wait_idle(5)
+        clock.step_wall(-86_400)
+        assert scheduler.resume(task)
+        assert task.next_run_at is not None
+        assert clock.now() < task.next_run_at <= clock.now() + 60
+
+
 def test_a_one_time_task_is_revived_at_once_also_by_a_clock_that_was_set_back() -> None:
     """Its slot is in the future then."""
     calls = iter([False, True])
