@@ -95,7 +95,7 @@ class Engine(Restoring):
                 handle.next_run_at += step
             elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry, wall):
                 # The new time may have slots in between.
-                last = handle._history[-1] if handle._history else None
+                last = handle._history[-1] if handle._history else self._record_of_slot(entry)
                 self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
         if self.wants_writes:
             self._write_moved()
@@ -156,6 +156,10 @@ class Engine(Restoring):
             )
             entry.stands_for = old.stands_for
             entry.owed = old.owed or (scheduled and self._waits_for_worker(old, wall, line))
+        if same:
+            entry.due_wall = (
+                old.due_wall
+            )  # what has run by then does not run again by a clock that is set back
         paused = paused and not old.held  # not by us, for its code could not be loaded
         self.cancel(old, wall)
         self.release_key(old)

@@ -78,7 +78,7 @@ class Entry:
         steady: whether its slots are on the steady line.
         queued: `NOWHERE`, `STEADY`, `WALL`, `READY` or `LENT`.
         slot, dealt, anchor, backlog: see `planning.Slots`; `slot` is that of the current or next run.
-        due_wall: the slot of the current run as wall time.
+        due_wall: the slot of the current or last run as wall time, which may be one of a task that this has replaced.
         run: number of the current or last run.
         stands_for: slots that the current or next run stands for beyond its own.
         owed: the slot was already due when nothing could run it, so it is no misfire.

@@ -108,12 +108,14 @@ class Restoring(Requests):
             if entry.steady or entry.ended is not None:
                 self.write(entry)
             elif entry.kind == planning.OTHER and not entry.owed and entry.live is None:
-                # The run before this may have left no more than its slot.
-                due = entry.due_wall
-                last = planning.record_of_slot(due) if entry.run and due is not None else None
-                self._ask(Question(CLOCK_SET, entry, wall, record=last), wall, line)
+                self._ask(Question(CLOCK_SET, entry, wall, record=self._record_of_slot(entry)), wall, line)
         text = f"the wall clock was set back by {back:.3f} s or more while no scheduler had the store"
         self.tell(None, wall, None, "clock", text)
+
+    @staticmethod
+    def _record_of_slot(entry: Entry) -> ExecutionRecord | None:
+        """Return a record of the last run, which may have left no more than its slot; None where there was none."""
+        return None if entry.due_wall is None else planning.record_of_slot(entry.due_wall)
 
     def _take_back(self, entry: Entry, underway: Underway | None, back: float) -> None:
         """Move an entry to this scheduler's steady line, and register it.

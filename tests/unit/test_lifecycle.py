@@ -238,6 +238,21 @@ def test_what_follows_a_run_in_a_pause_goes_by_a_clock_that_is_set_back() -> Non
         assert clock.now() < task.next_run_at <= clock.now() + 60
 
 
+def test_what_took_the_place_of_a_task_runs_no_slot_again_by_a_clock_that_is_set_back() -> None:
+    """The slot that the old one has run comes a second time, as for a task that was not replaced."""
+    schedule = CronSchedule("* * * * *")
+    with simulated() as (scheduler, clock, log):
+        scheduler.schedule("t", _nothing, schedule, key="k")
+        clock.advance(60)
+        assert scheduler.wait_idle(5)
+        for _ in range(2):
+            scheduler.schedule("t", _nothing, schedule, key="k", replace=True)
+        for seconds in (-50, 50):
+            clock.step_wall(seconds)
+            assert scheduler.wait_idle(5)
+        assert len(log.runs("t")) == 1
+
+
 def test_a_one_time_task_is_revived_at_once_also_by_a_clock_that_was_set_back() -> None:
     """Its slot is in the future then."""
     calls = iter([False, True])
