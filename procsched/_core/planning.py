@@ -219,7 +219,8 @@ def plan_misfire(slots: Slots, now: float, owed: bool) -> Plan:
 
     Args:
         slots: the first slot that may have passed, with what is known of others.
-        owed: the slot was due before, and waited for a worker: that is no misfire, so it runs in any case.
+        owed: the slot was due before, and waited for a worker (and the backlog for its run): that is no misfire,
+            so it runs in any case.
     Raises:
         ScheduleError: the schedule gave something that is no time. What it raises itself passes through.
     """
@@ -232,6 +233,8 @@ def plan_misfire(slots: Slots, now: float, owed: bool) -> Plan:
     queue = (slots.slot, *slots.backlog, *times)
     others = len(queue) - len(times) + total - 1
     if slots.policy is MisfirePolicy.RUN_ONCE:
+        if owed and not total:
+            return Plan(slots.slot, slots.dealt, slots.backlog)  # nothing was missed: all of it waited
         return Plan(queue[-1], stands_for=others, missed=others)
     kept = queue[-slots.limit :]
     return Plan(kept[0], kept[-1], kept[1:], missed=others + 1 - len(kept))

@@ -21,6 +21,7 @@ from procsched import (
     MisfirePolicy,
     OneTime,
     Outcome,
+    OverrunPolicy,
     RetryPolicy,
     Scheduler,
     TaskKilledError,
@@ -139,6 +140,25 @@ def test_what_a_run_stands_for_survives_another_pause() -> None:
         assert scheduler.wait_idle(5)
         assert [(r.due_at - START, r.missed) for r in task.history] == [(0.0, 0), (180.0, 2)]  # type: ignore[operator]
         assert scheduler.stats().counters["missed"] == 2
+
+
+def test_a_pause_in_which_no_slot_passes_takes_none_away() -> None:
+    """What a rate has to catch up with passed during its own run, and not in the pause: none is missed."""
+    with simulated() as (scheduler, clock, _):
+
+        def long_once() -> None:
+            if not task.history:
+                clock.advance(25)
+                assert scheduler.pause(task)
+
+        rate = FixedRate(10, OverrunPolicy.CATCH_UP, start_delay=10)
+        task = scheduler.schedule("t", long_once, rate)
+        clock.advance(10)
+        assert scheduler.wait_idle(5)
+        assert scheduler.resume(task)
+        assert scheduler.wait_idle(5)
+        assert offsets(task.history) == [10, 20, 30]
+        assert scheduler.stats().counters["missed"] == 0
 
 
 def test_resumed_before_the_start_waits_for_it() -> None:

@@ -118,6 +118,13 @@ def test_misfire_of_other_schedules(schedule: Any, policy: MisfirePolicy, expect
     assert shown(planning.plan_misfire(slots, 20.0, False)) == expected
 
 
+@pytest.mark.parametrize("policy", MisfirePolicy)
+def test_what_waits_for_its_turn_is_no_misfire(policy: MisfirePolicy) -> None:
+    """Whatever the policy, as long as no other slot has passed."""
+    slots = Slots(TEN_CATCH_UP, 0.0, dealt=20.0, backlog=(10.0, 20.0), policy=policy)
+    assert shown(planning.plan_misfire(slots, 25.0, owed=True)) == (0.0, (10.0, 20.0), 0, 0, 0)
+
+
 def test_slots_missed_beside_an_owed_one_are_not_counted_again() -> None:
     """What an owed run leaves behind as missed is not skipped once more when that run is over."""
     slots = Slots(TEN, 0.0, policy=SKIP)
