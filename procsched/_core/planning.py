@@ -174,7 +174,7 @@ def plan_next(slots: Slots, record: ExecutionRecord, ended: float, now: float) -
     due = checked_due(schedule, "next_run", schedule.next_run(record, now))
     passed = getattr(schedule, "passed", None)
     skipped = 0
-    if passed is not None and due is not None and slots.dealt < now:
+    if callable(passed) and due is not None and slots.dealt < now:
         skipped = passed(slots.dealt, min(now, due - ROUNDING), 0)[1]
     return Plan(due, skipped=skipped)
 
@@ -269,7 +269,7 @@ def _passed(slots: Slots, until: float, newest: int) -> tuple[list[float], int]:
         times, total = schedule.passed(slots.dealt, until, newest)
         return [schedule.aligned(slots.anchor, at) for at in times], total
     passed = getattr(schedule, "passed", None)
-    if passed is not None:
+    if callable(passed):  # else an attribute of the user's that means something else
         answer: tuple[list[float], int] = passed(slots.dealt, until, newest)
         return answer
     return _stepped(schedule, slots.dealt, until, newest)

@@ -118,6 +118,14 @@ def test_misfire_of_other_schedules(schedule: Any, policy: MisfirePolicy, expect
     assert shown(planning.plan_misfire(slots, 20.0, False)) == expected
 
 
+def test_an_attribute_of_the_users_is_no_answer() -> None:
+    """A schedule of a user's own may have something else under the name of a method that ours have."""
+    schedule = Listed(0, 3, 7)
+    schedule.passed = 1  # type: ignore[attr-defined]
+    assert shown(planning.plan_next(Slots(schedule, 0.0), record(0.0, 5.0), 5.0, 5.0)) == (3.0, (), 0, 0, 0)
+    assert shown(planning.plan_misfire(Slots(schedule, 0.0), 5.0, owed=False)) == (3.0, (), 1, 1, 0)
+
+
 @pytest.mark.parametrize("policy", MisfirePolicy)
 def test_what_waits_for_its_turn_is_no_misfire(policy: MisfirePolicy) -> None:
     """Whatever the policy, as long as no other slot has passed."""
