@@ -161,10 +161,17 @@ class Engine(Restoring):
                 old.due_wall
             )  # what has run by then does not run again by a clock that is set back
         paused = paused and not old.held  # not by us, for its code could not be loaded
+        asked = None
+        if same and scheduled and old.queued == NOWHERE:  # it is being asked which of its slots were missed
+            asked = next(each for each in self.open_questions if each.entry is old and each.why == MISFIRE)
         self.cancel(old, wall)
         self.release_key(old)
         self.dead.pop(old.handle.task.id, None)  # it is not revived beside the one that has its place
-        return self._register(entry, wall, paused)
+        self._register(entry, wall, paused)
+        if asked is not None:  # the answer would come too late: it is asked anew, of this one
+            self.withdraw(entry)
+            self._ask(Question(MISFIRE, entry, asked.now, owed=asked.owed), wall, line)
+        return entry
 
     def _register(self, entry: Entry, wall: float, paused: bool = False) -> Entry:
         task = entry.handle.task

@@ -273,6 +273,28 @@ def test_what_took_the_place_of_a_task_runs_no_slot_again_by_a_clock_that_is_set
         assert len(log.runs("t")) == 1
 
 
+def test_slots_stay_missed_when_their_task_is_replaced_while_its_schedule_is_asked() -> None:
+    """The policy decides about them all the same, and not about others."""
+    given: dict[str, Any] = {"misfire": MisfirePolicy.SKIP, "key": "k"}
+    requests: list[Callable[[], Any]] = []
+
+    def following(record: ExecutionRecord, now: float) -> float:
+        if requests:
+            requests.pop()()
+        assert record.due_at is not None
+        return record.due_at + 10
+
+    schedule = Foreign(START + 10, following)
+    with simulated() as (scheduler, clock, log):
+        scheduler.schedule("t", _nothing, schedule, **given)
+        requests.append(lambda: scheduler.schedule("t", _nothing, schedule, replace=True, **given))
+        clock.suspend(35)
+        assert scheduler.wait_idle(5)
+        assert [task.next_run_at for task in scheduler.tasks()] == [None, START + 40]
+        assert not log.runs()
+        assert scheduler.stats().counters["missed"] == 3
+
+
 def test_a_one_time_task_is_revived_at_once_also_by_a_clock_that_was_set_back() -> None:
     """Its slot is in the future then."""
     calls = iter([False, True])
