@@ -7,6 +7,8 @@ end --> judge --> ask the schedule? --no--------------------> conclude --> a slo
 
 from __future__ import annotations
 
+import math
+
 from procsched._core import planning
 from procsched._core.entries import (
     AFTER_LOSS,
@@ -83,7 +85,7 @@ class Following(Registry):
         questions: for the driver to answer, oldest first.
         open_questions: all that are not settled, those the driver is about to answer included.
         started: things are being promoted; before that, what passes is a misfire.
-        closing: a shutdown has begun; nothing is promoted from now on.
+        closing: a shutdown has begun; nothing is promoted from now on, but what was due by then follows its run.
         returning: nor is anything begun; what is due goes back to its slot.
         ended_in_closing: (task id, whether the shutdown killed it) since then.
         doubtful: ids of tasks whose code could not be loaded in an earlier life, and nobody has tried it in this one.
@@ -96,11 +98,17 @@ class Following(Registry):
         self.open_questions: set[Question] = set()
         self.started = False
         self.closing = self.returning = False
+        self._closed_at = (-math.inf, -math.inf)  # when the shutdown began: (on the steady line, wall time)
         self.ended_in_closing: list[tuple[str, bool]] = []
         self.doubtful: set[str] = set()
         # Slots later than these instants, and due by now, are misfires: (on the steady line, wall time),
         # infinite where nothing is. None while no window is open.
         self._window: tuple[float, float] | None = None
+
+    def close(self, wall: float, line: float) -> None:
+        """A shutdown begins: what is due by now runs or is returned, all else waits for another scheduler."""
+        self.closing = True
+        self._closed_at = (line, wall)
 
     # --- the end of an attempt -------------------------------------------------------------------------
 
@@ -203,8 +211,12 @@ class Following(Registry):
         elif plan.due_at is not None and (ended is None or ended.asks_schedule):
             text = self._take_plan(entry, plan, goes_on=ended is None)
             if entry.status is RUNNING:
-                # By way of the heap, also when it is due: a task must not keep a worker to itself.
-                self.enqueue(entry, entry.steady, plan.due_at)
+                if self._was_due(entry, plan.due_at):
+                    self._place(entry, plan.due_at, wall, line, was_due=True)
+                    self.sooner = True  # the timer lets the pool look
+                else:
+                    # By way of the heap, also when it is due: a task must not keep a worker to itself.
+                    self.enqueue(entry, entry.steady, plan.due_at)
                 self.move(entry, TaskChange.NEXT, wall, record, text)
             else:
                 self._place(entry, plan.due_at, wall, line)
@@ -223,6 +235,15 @@ class Following(Registry):
                 self.move(entry, TaskChange.FINISH if good else TaskChange.CANCEL, wall, record)
                 self._ended_without_run(entry, verdict)
                 self.retire(entry)
+
+    def _was_due(self, entry: Entry, due_at: float) -> bool:
+        """Return whether a slot was due when the shutdown began, if one has.
+
+        One that the end of its run brings was not, also where a fake clock has stood still since: with FixedDelay(0)
+        there would be no end.
+        """
+        moment = self._closed_at[0 if entry.steady else 1]
+        return due_at < moment or (entry.kind == planning.RATE and due_at <= moment + ROUNDING)
 
     def _hold(self, entry: Entry, wall: float, record: ExecutionRecord | None) -> None:
         """Keep a task whose last slot could not run because its code cannot be loaded: paused, and owed that slot."""

@@ -197,7 +197,7 @@ class ClosingDriver(WaitingDriver):
                 wall, line = self._look_locked()
                 while self.engine.promote(wall, line, sys.maxsize):
                     pass
-                self.engine.closing = True
+                self.engine.close(wall, line)
         if self.engine.ready.lent:  # there will be no more
             self._recall()
         with self._lock:

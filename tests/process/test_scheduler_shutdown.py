@@ -15,10 +15,13 @@ import pytest
 
 from procsched import (
     NO_RETRY,
+    FakeClock,
+    FixedRate,
     InlinePool,
     InMemoryTaskStore,
     OneTime,
     Outcome,
+    OverrunPolicy,
     ProcessPool,
     RetryPolicy,
     Scheduler,
@@ -103,6 +106,25 @@ def test_without_drain_what_is_due_is_returned(tmp_path: Path) -> None:
         assert saved is not None
         assert (saved.status, due.status, due.history) == (S.SCHEDULED, S.SCHEDULED, [])
         assert not os.path.exists(never)
+
+
+def test_drain_runs_what_is_to_be_caught_up_with(tmp_path: Path) -> None:
+    """The slots that passed during a run are due: the worker gets them although no slot is waited for any more."""
+    clock = FakeClock(1000.0)
+    with Rig(tmp_path, 1, clock=clock) as rig:
+        gate, told = rig.gate(), rig.path()
+        rate = FixedRate(10, OverrunPolicy.CATCH_UP)
+        task = rig.scheduler.schedule("t", faults.wait_at_gate, rate, args=(gate, told))
+        support.wait_for_file(told)
+        clock.advance(25)
+        thread, found = in_thread(rig.scheduler.shutdown)
+        support.eventually(lambda: rig.scheduler.engine.closing)
+        for runs in (1, 2, 3):
+            open_gate(gate)
+            support.eventually(lambda runs=runs: len(task.history) == runs)  # type: ignore[misc]
+        thread.join(support.TIMEOUT)
+        assert found == [ShutdownReport(finished=(task.id,))]
+        assert [record.due_at for record in task.history] == [1000.0, 1010.0, 1020.0]
 
 
 @pytest.mark.parametrize(

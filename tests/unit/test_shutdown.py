@@ -17,11 +17,13 @@ from procsched import (
     CronSchedule,
     EventLog,
     FakeClock,
+    FixedDelay,
     FixedRate,
     InlinePool,
     InMemoryTaskStore,
     OneTime,
     Outcome,
+    OverrunPolicy,
     RetryPolicy,
     Scheduler,
     SchedulerStateError,
@@ -30,7 +32,7 @@ from procsched import (
     ThreadPool,
 )
 from tests import support
-from tests.unit.scheduling import START, Fails, Foreign, Held, simulated, threaded
+from tests.unit.scheduling import START, Fails, Foreign, Held, offsets, simulated, threaded
 
 S = TaskStatus
 
@@ -121,6 +123,42 @@ def test_without_drain_what_is_due_is_returned() -> None:
         assert (saved.status, saved.next_run_at) == (S.SCHEDULED, START + 1)
         told = [event for event in log.events if event.progress == "returned by the shutdown"]
         assert [(event.task_id, event.status) for event in told] == [(due.id, S.SCHEDULED)]
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_slots_to_catch_up_with_are_due(drain: bool) -> None:
+    """What passed during a run before the shutdown began runs after it, or is returned; what passes later waits."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        rate = FixedRate(10, OverrunPolicy.CATCH_UP)
+        task = scheduler.schedule("t", held, rate)
+        assert held.started.wait(5)
+        clock.advance(20)
+        thread, found = _in_thread(lambda: scheduler.shutdown(drain=drain))
+        support.eventually(lambda: scheduler.engine.closing)
+        clock.advance(10)
+        held.release.set()
+        thread.join(5)
+        returned = () if drain else (task.id,)
+        assert found == [ShutdownReport(finished=(task.id,), returned=returned)]
+        assert offsets(task.history) == ([0, 10, 20] if drain else [0])
+        assert task.status is S.SCHEDULED
+        assert task.next_run_at == START + (30 if drain else 10)
+        assert scheduler.stats().counters["returned"] == len(returned)
+
+
+def test_what_a_run_brings_by_its_end_is_not_due() -> None:
+    """A shutdown ends also where a clock that stands still makes every next slot one of the same moment."""
+    held = Held()
+    with threaded() as (scheduler, _clock, _):
+        task = scheduler.schedule("t", held, FixedDelay(0))
+        assert held.started.wait(5)
+        thread, found = _in_thread(scheduler.shutdown)
+        support.eventually(lambda: scheduler.engine.closing)
+        held.release.set()
+        thread.join(5)
+        assert found == [ShutdownReport(finished=(task.id,))]
+        assert len(task.history) == 1
 
 
 def test_due_retry_is_returned_as_retrying() -> None:
