@@ -207,6 +207,19 @@ def plan_late(slots: Slots, now: float) -> Plan | None:
     schedule: Any = slots.schedule
     if now + ROUNDING < slots.dealt + (slots.limit - len(slots.backlog)) * schedule.period:
         return None
+    return _caught_up(slots, now)
+
+
+def plan_paused(slots: Slots, now: float) -> Plan:
+    """Return what a pause leaves of a rate whose slot waits for a worker: slots up to `now` are no misfires."""
+    schedule: Any = slots.schedule
+    if schedule.on_overrun is OverrunPolicy.CATCH_UP:
+        return _caught_up(slots, now)
+    times, total = _passed(slots, now + ROUNDING, 1)
+    return Plan(slots.slot, times[-1] if times else slots.dealt, slots.backlog, skipped=total)
+
+
+def _caught_up(slots: Slots, now: float) -> Plan:
     times, total = _passed(slots, now + ROUNDING, slots.limit)
     queue = (slots.slot, *slots.backlog, *times)
     skipped = total - len(times) + max(0, len(queue) - slots.limit)
@@ -230,11 +243,11 @@ def plan_misfire(slots: Slots, now: float, owed: bool) -> Plan:
         return _skip_missed(slots, now - ROUNDING, owed)
     keep = slots.limit if slots.policy is MisfirePolicy.CATCH_UP else 1
     times, total = _passed(slots, now + ROUNDING, keep)
+    if owed and not total:
+        return Plan(slots.slot, slots.dealt, slots.backlog)  # nothing was missed: all of it waited
     queue = (slots.slot, *slots.backlog, *times)
     others = len(queue) - len(times) + total - 1
     if slots.policy is MisfirePolicy.RUN_ONCE:
-        if owed and not total:
-            return Plan(slots.slot, slots.dealt, slots.backlog)  # nothing was missed: all of it waited
         return Plan(queue[-1], stands_for=others, missed=others)
     kept = queue[-slots.limit :]
     return Plan(kept[0], kept[-1], kept[1:], missed=others + 1 - len(kept))

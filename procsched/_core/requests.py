@@ -51,10 +51,14 @@ class Requests(Following):
         """Stop the schedule; a live run goes on. Return False for a terminal or paused task."""
         if entry.status.is_terminal or entry.status is PAUSED:
             return False
+        text = None
         if entry.status is SCHEDULED and self._waits_for_worker(entry, wall, line):
+            if entry.kind == planning.RATE:
+                text = self._take_plan(entry, planning.plan_paused(entry.slots(), line), goes_on=True)
+                entry.handle.next_run_at = entry.slot + self.timeline.offset
             entry.owed = True
         self.withdraw(entry)
-        self.move(entry, TaskChange.PAUSE, wall)
+        self.move(entry, TaskChange.PAUSE, wall, None, text)
         return True
 
     def _waits_for_worker(self, entry: Entry, wall: float, line: float) -> bool:

@@ -161,6 +161,30 @@ def test_a_pause_in_which_no_slot_passes_takes_none_away() -> None:
         assert scheduler.stats().counters["missed"] == 0
 
 
+@pytest.mark.parametrize("policy", MisfirePolicy)
+@pytest.mark.parametrize(
+    ("overrun", "slots", "skipped"),
+    [(OverrunPolicy.SKIP, [0], 2), (OverrunPolicy.CATCH_UP, [0, 10, 20], 0)],
+)
+def test_what_passed_before_a_pause_while_waiting_for_a_worker_is_no_misfire(
+    policy: MisfirePolicy, overrun: OverrunPolicy, slots: list[float], skipped: int
+) -> None:
+    """It is the overrun policy that decides about it, whether the task is paused meanwhile or not."""
+    held = Held()
+    with threaded() as (scheduler, clock, _):
+        scheduler.schedule("long", held, OneTime(START))
+        assert held.started.wait(5)
+        task = scheduler.schedule("t", _nothing, FixedRate(10, overrun), misfire=policy)
+        clock.advance(25)
+        assert scheduler.pause(task)
+        assert scheduler.resume(task)
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert offsets(task.history) == slots
+        counters = scheduler.stats().counters
+        assert (counters["skipped"], counters["missed"]) == (skipped, 0)
+
+
 def test_resumed_before_the_start_waits_for_it() -> None:
     """What is due and resumed before the start runs at the start, not before."""
     clock = FakeClock(START)
