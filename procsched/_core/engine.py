@@ -89,8 +89,10 @@ class Engine(Restoring):
             self._open_window(math.inf, self._last_wall)
         for entry in self.entries.values():
             handle = entry.handle
+            # A retry waits for a steady time, also in a pause, whatever the schedule.
+            steady = entry.steady or entry.ended is not None
             if handle.next_run_at is not None and (
-                entry.queued == STEADY or (entry.steady and entry.status is PAUSED)
+                entry.queued == STEADY or (steady and entry.status is PAUSED)
             ):
                 handle.next_run_at += step
             elif step < 0 and entry.kind == planning.OTHER and not entry.steady and _awaits_slot(entry, wall):

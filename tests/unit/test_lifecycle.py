@@ -487,6 +487,18 @@ def test_result_while_paused_is_decided_at_resume(
         assert len(log.runs("t")) == 1
 
 
+def test_retry_that_is_paused_is_told_by_the_new_time() -> None:
+    """It waits for a steady time, whatever the schedule: a step of the wall clock moves what is shown."""
+    with simulated() as (scheduler, clock, _):
+        task = scheduler.schedule("t", Fails(1), OneTime(START), retry=RetryPolicy(2, 60.0))
+        assert scheduler.wait_idle(5)
+        assert scheduler.pause(task)
+        clock.step_wall(1000)
+        assert task.next_run_at == START + 1060
+        assert scheduler.resume(task)
+        assert task.next_run_at == START + 1060
+
+
 def test_retry_that_passed_while_paused_runs_at_resume() -> None:
     """A backoff that ended while paused is no misfire: the next attempt is due at the resume."""
     with simulated() as (scheduler, clock, _):
