@@ -3,6 +3,7 @@
 - cloudpickle (from 3.1.2 on) writes ``<dynamic-code>`` in place of a code object's file name, so that equal functions
   give equal bytes wherever they were defined. For us a traceback that names the user's file and line is worth more.
 - It makes a class with ``__slots__`` anew without them, and then instances cannot go back to where the slots are.
+- It gives each function cells of its own. Functions that share a variable by `nonlocal` share it in the worker too.
 - A class that comes back to the process which defined it is that class, and cloudpickle would put the attributes of the
   copy in the place of its own: methods whose globals are no longer those of the script. Here it is left as it is.
 - Some kinds of objects it does not know, or pickles otherwise than we need: see `_bykind.py`.
@@ -59,6 +60,7 @@ def dump(value: object, file: Any, take: Any = None, *, homeward: bool = False) 
     pickler = _pickler(file, 5, take)
     pickler.homeward = homeward
     pickler.boxes = {}
+    pickler.cells = {}
     pickler.dump(value)
     return pickler
 
@@ -93,6 +95,7 @@ def _make_pickler() -> Any:
         dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
         homeward = False
         boxes: dict[int, list[Any]]
+        cells: dict[int, types.CellType]  # an empty one for each that was met, which the pickler knows again
 
         def reducer_override(self, obj: Any) -> Any:
             is_function = type(obj) is types.FunctionType
@@ -111,6 +114,9 @@ def _make_pickler() -> Any:
             if self.homeward and without_own is not None:
                 state = without_own(obj, state)
             if is_function:
+                if obj.__closure__ is not None:
+                    empty = [self.cells.setdefault(id(cell), types.CellType()) for cell in obj.__closure__]
+                    arguments = (*arguments[:4], tuple(empty))
                 return make, arguments, (set_state, state), None, None, set_function
             if "__slots__" in obj.__dict__:
                 _keep_slots(obj, arguments, state)

@@ -148,6 +148,28 @@ def test_an_open_file_is_refused_with_its_own_remedy(tmp_path: Path, monkeypatch
     assert pickle.loads(packing.pack(lambda stream=sys.stderr: stream, (), {}))[0]() is sys.stderr
 
 
+def test_functions_that_share_a_variable_share_it_in_the_worker() -> None:
+    """What one of them assigns by `nonlocal` the other reads, wherever it hangs; a later call begins anew."""
+
+    def make() -> Any:
+        count = 0
+
+        def add() -> None:
+            nonlocal count
+            count += 1
+
+        def work(others: tuple[Any, ...] = ()) -> tuple[int, list[int]]:
+            add()
+            return count, [other() for other in others]
+
+        return work, lambda: count
+
+    work, read = make()
+    for _ in range(2):
+        assert unpack(packing.pack(work, ((read,),), {})) == (1, [1])
+    assert read() == 0
+
+
 def test_a_function_with_dispatch_by_type_travels() -> None:
     """`functools.singledispatch` works on what goes by value, with all that was registered."""
 
