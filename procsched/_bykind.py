@@ -6,6 +6,7 @@ asked. It is imported with cloudpickle, and in a worker by the pickles that name
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import operator
@@ -131,6 +132,95 @@ def fit_typing(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any
     if "_fields" in cls.__dict__ and {tuple, Generic} <= set(cls.__bases__):
         state[0].pop("__class_getitem__", None)
     return arguments
+
+
+# What every member of an enum has: its class puts it there, or it is found anew.
+_OF_ANY_MEMBER = frozenset({"_name_", "_value_", "__objclass__", "_sort_order_", "_inverted_"})
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or as if
+
+
+def fit_enum(cls: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the reduction of an enum. cloudpickle makes members of their values alone, and sends no aliases.
+
+    So where a member has attributes, is not made of its value or has a second name, the members go as other objects do:
+    what they are made of first, and when the class is there their attributes, which may refer to it.
+    """
+    make, arguments, (own, slots), *_nothing, set_state = reduced
+    base = next(kind for kind in cls.__mro__ if not kind.__flags__ & _HEAP_TYPE)
+    names: dict[str, Any] = cls._member_map_
+    given = {}
+    attributes = {}
+    lost = len(arguments[3]) != len(names)
+    try:
+        for name, member in names.items():
+            made_of, had = _take_apart(base, member)
+            value = member._value_
+            given[name] = _Given(base, value, made_of)
+            attributes[name] = had
+            simple = not made_of or (type(made_of[0]) is type(value) and made_of == (value,))
+            lost = lost or bool(had) or not simple or hasattr(value, "__get__")
+    except Exception:  # something in C that is not made in this way
+        return reduced
+    if not lost:
+        return reduced
+    # The class as it is has others, or none.
+    members = {"__new__": _make_given, "__init__": _init_given, **given}
+    own = {name: value for name, value in own.items() if name not in names}
+    state = (set_state, (own, slots), attributes)
+    return make_enum, (make, *arguments[:3], members, *arguments[4:]), state, None, None, fill_enum
+
+
+def _take_apart(base: Any, member: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which `base` makes a member anew, and the attributes that are its own."""
+    make, arguments, *rest = base.__reduce_ex__(member, 2)
+    if make is copyreg.__newobj__:  # type: ignore[attr-defined]  # named in pickles (PEP 307)
+        arguments = arguments[1:]
+    elif make is not type(member):
+        raise TypeError
+    base.__new__(type(member), *arguments)
+    had: dict[str, Any] = {}
+    for part in rest[0] if rest and type(rest[0]) is tuple else rest[:1]:
+        had.update(part or {})
+    return arguments, {name: value for name, value in had.items() if name not in _OF_ANY_MEMBER}
+
+
+class _Given:
+    """What a member is made of, in the place of its value in the body of a class. Named in pickles, as what follows."""
+
+    def __init__(self, base: Any, value: Any, made_of: tuple[Any, ...]) -> None:
+        self.base = base
+        self.value = value
+        self.made_of = made_of
+
+
+def _make_given(cls: Any, given: Any) -> Any:
+    if type(given) is tuple:  # where the members are tuples, what they are made of is put into one
+        (given,) = given
+    member = given.base.__new__(cls, *given.made_of)
+    member._value_ = given.value
+    return member
+
+
+def _init_given(_member: Any, _given: Any) -> None:
+    pass
+
+
+def make_enum(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Make an enum anew, with members that have no attributes so far."""
+    cls = make(*arguments)
+    for name, ours in (("__init__", _init_given), ("__new_member__", _make_given)):
+        if cls.__dict__.get(name) is ours:  # else it came before
+            delattr(cls, name)
+    return cls
+
+
+def fill_enum(cls: Any, state: tuple[Callable[[Any, Any], object], Any, dict[str, dict[str, Any]]]) -> None:
+    """Fill an enum that came by value, and its members."""
+    set_state, own, attributes = state
+    set_state(cls, own)
+    for name, had in attributes.items():
+        for attribute, value in had.items():
+            object.__setattr__(cls._member_map_[name], attribute, value)
 
 
 def fit_ctypes(cls: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:

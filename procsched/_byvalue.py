@@ -118,7 +118,11 @@ def _make_pickler() -> Any:
                     empty = [self.cells.setdefault(id(cell), types.CellType()) for cell in obj.__closure__]
                     arguments = (*arguments[:4], tuple(empty))
                 return make, arguments, (set_state, state), None, None, set_function
-            if "__slots__" in obj.__dict__:
+            if "_member_map_" in obj.__dict__:
+                make, arguments, state, _items, _pairs, set_state = _bykind.fit_enum(
+                    obj, (make, arguments, state, None, None, set_state)
+                )
+            elif "__slots__" in obj.__dict__:
                 _keep_slots(obj, arguments, state)
             arguments = _bykind.fit_typing(obj, arguments, state)
             _sent.add(obj)

@@ -192,3 +192,81 @@ print("all is well")
 def test_a_class_of_the_script_has_its_slots_in_the_worker(tmp_path: Path) -> None:
     """Instances of classes with `__slots__`, however these are written, go and come back."""
     assert outcome(tmp_path, SLOTTED) == "all is well\n"
+
+
+ENUMS = """
+import datetime, enum
+from dataclasses import dataclass
+from procsched import run
+
+class Planet(enum.Enum):
+    EARTH = (5.976e24, 6.37814e6)
+    MARS = (6.421e23, 3.3972e6)
+    def __init__(self, mass, radius):
+        self.mass, self.radius = mass, radius
+    def gravity(self):
+        return self.mass / self.radius
+
+class Coordinate(bytes, enum.Enum):
+    X = (120, "along")
+    def __new__(cls, value, label):
+        made = bytes.__new__(cls, [value])
+        made._value_, made.label = value, label
+        return made
+
+class Named(enum.Enum):
+    ONE = 1
+    FIRST = 1
+    other: "Named"
+
+Named.ONE.other = Named.ONE
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+    BOTH = 3
+
+class Step(enum.Enum):
+    TWICE = enum.member(lambda number: 2 * number)
+
+class Day(datetime.date, enum.Enum):
+    NEW_YEAR = (2026, 1, 1)
+
+class Pair(tuple, enum.Enum):
+    ONE_TWO = (1, 2)
+    AGAIN = (1, 2)
+
+@dataclass(frozen=True)
+class Size:
+    wide: int
+    high: int
+
+class Paper(Size, enum.Enum):
+    A4 = (210, 297)
+
+def look(member):
+    kind = type(member)
+    assert kind[member.name] is kind(member.value) is getattr(kind, member.name) is member
+    return {
+        Planet: lambda: member.gravity(),
+        Coordinate: lambda: (bytes(member), member.label),
+        Named: lambda: (Named["FIRST"] is Named.FIRST is member, member.other is member),
+        Right: lambda: (Right["BOTH"] is Right.BOTH, list(Right.BOTH), ~member, member | Right.WRITE),
+        Day: lambda: (member.year, member < datetime.date(2026, 2, 1)),
+        Pair: lambda: (member[1], Pair["AGAIN"] is member),
+        Paper: lambda: (member.wide, member.high, member == Paper.A4),
+    }[kind](), list(kind.__members__), [each.name for each in kind]
+
+for kind in (Planet, Coordinate, Named, Right, Day, Pair, Paper):
+    for member in kind:
+        for _ in range(2):
+            assert run(look, member) == look(member), (run(look, member), look(member))
+            assert run(lambda: member) is member
+assert run(lambda: Step.TWICE.value(4)) == 8
+print("all is well")
+"""
+
+
+def test_members_of_an_enum_of_the_script_are_whole_in_the_worker(tmp_path: Path) -> None:
+    """Their attributes and second names go along, whatever they are made of, and they come back as themselves."""
+    assert outcome(tmp_path, ENUMS) == "all is well\n"
