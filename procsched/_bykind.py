@@ -6,12 +6,14 @@ asked. It is imported with cloudpickle, and in a worker by the pickles that name
 
 from __future__ import annotations
 
+import abc
 import copyreg
 import functools
 import io
 import operator
 import os
 import sys
+import types
 import weakref
 
 TYPE_CHECKING = False
@@ -134,6 +136,43 @@ def fit_typing(cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any
     return arguments
 
 
+def fit_hooks(cls: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments for making a class anew where code of the user's has a say in that.
+
+    What an ``__init_subclass__`` or a metaclass was given in the class statement nobody can tell, nor do they find a
+    body. As before they are asked, for some keep a register; where they refuse, the class is made without them.
+    """
+    meta = type(cls)
+    hooked = type(super(cls, cls).__init_subclass__) is types.MethodType
+    made_by = (kind for kind in meta.__mro__ if kind not in (type, object, abc.ABCMeta))
+    if hooked or any("__new__" in kind.__dict__ or "__init__" in kind.__dict__ for kind in made_by):
+        return functools.partial(_make_hooked, meta), *arguments[1:]
+    return arguments
+
+
+def _make_hooked(meta: Any, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+    """Make a class anew. Named in pickles."""
+    try:
+        return types.new_class(name, bases, {"metaclass": meta}, lambda scope: scope.update(body))
+    except Exception:
+        make: Any = abc.ABCMeta.__new__ if issubclass(meta, abc.ABCMeta) else type.__new__
+        hooks = {}
+        for kind in {kind for base in bases for kind in base.__mro__}:
+            hook = kind.__dict__.get("__init_subclass__")
+            if (
+                type(hook) is classmethod and hook is not _NO_HOOK
+            ):  # else another thread is at it, and puts it back
+                hooks[kind] = hook
+        try:
+            for kind in hooks:
+                type.__setattr__(kind, "__init_subclass__", _NO_HOOK)
+            return make(meta, name, bases, dict(body))
+        finally:
+            for kind, hook in hooks.items():
+                type.__setattr__(kind, "__init_subclass__", hook)
+
+
+_NO_HOOK = classmethod(lambda _cls, **_given: None)
 # What every member of an enum has: its class puts it there, or it is found anew.
 _OF_ANY_MEMBER = frozenset({"_name_", "_value_", "__objclass__", "_sort_order_", "_inverted_"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or as if

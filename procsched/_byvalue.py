@@ -124,6 +124,8 @@ def _make_pickler() -> Any:
                 )
             elif "__slots__" in obj.__dict__:
                 _keep_slots(obj, arguments, state)
+            if arguments[0] is type(obj):
+                arguments = _bykind.fit_hooks(obj, arguments)
             arguments = _bykind.fit_typing(obj, arguments, state)
             _sent.add(obj)
             return make, arguments, (set_state, state), None, None, set_class

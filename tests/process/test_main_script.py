@@ -270,3 +270,69 @@ print("all is well")
 def test_members_of_an_enum_of_the_script_are_whole_in_the_worker(tmp_path: Path) -> None:
     """Their attributes and second names go along, whatever they are made of, and they come back as themselves."""
     assert outcome(tmp_path, ENUMS) == "all is well\n"
+
+
+HOOKED = """
+import abc, typing
+from procsched import run
+
+T = typing.TypeVar("T")
+
+class Plugin:
+    plugins = {}
+    def __init_subclass__(cls, /, key, **rest):
+        super().__init_subclass__(**rest)
+        assert key not in Plugin.plugins
+        Plugin.plugins[key] = cls
+        cls.key = key
+
+class Saver(Plugin, key="save"):
+    __slots__ = ("data",)
+
+class Loader(abc.ABC, Plugin, key="load"):
+    @abc.abstractmethod
+    def load(self): ...
+
+class FileLoader(Loader, key="file"):
+    def load(self):
+        return self.key, sorted(Plugin.plugins)
+
+class Of(typing.Generic[T]):
+    def __init_subclass__(cls, /, kind):
+        super().__init_subclass__()
+        cls.kind = kind
+
+class OfNumbers(Of[int], kind="numbers"): ...
+
+class Meta(type):
+    def __new__(meta, name, bases, body, *, table):
+        body["columns"] = body["__annotations__"].keys()
+        made = super().__new__(meta, name, bases, {**body, "columns": [*body["columns"]]})
+        made.table = table
+        return made
+    def __init__(cls, *given, table):
+        super().__init__(*given)
+
+class Row(metaclass=Meta, table="rows"):
+    number: int
+
+for _ in range(2):
+    assert run(lambda: Saver().key) == "save"
+    assert run(lambda: FileLoader().load()) == FileLoader().load()
+    assert run(lambda: OfNumbers().kind) == "numbers"
+    assert run(lambda: (Row().table, Row.columns)) == ("rows", ["number"])
+    assert type(run(lambda row: row, Row())) is Row
+    try:
+        run(lambda: Loader())
+    except TypeError as error:
+        assert "abstract" in str(error), error
+
+class AFurther(Plugin, key="further"): ...
+assert run(lambda: type("", (Plugin,), {}, key="there").key) == "there"
+print("all is well")
+"""
+
+
+def test_a_class_travels_whose_statement_said_more_than_its_bases(tmp_path: Path) -> None:
+    """What was meant for `__init_subclass__` or a metaclass is not needed to make the class anew; later it counts."""
+    assert outcome(tmp_path, HOOKED) == "all is well\n"
