@@ -59,24 +59,42 @@ def _find(action: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     roots = [("action", action)]
     roots += [(f"args[{index}]", value) for index, value in enumerate(args)]
     roots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
-    looks = 0
     for path, value in roots:
-        if _can(value):
-            continue
-        for _ in range(_DEPTH):
-            if _refuses(value):
-                return path, value
-            for name, part in _parts(value):
-                looks += 1
-                if looks > _LOOKS:
-                    return path, value
-                if not _can(part):
-                    path, value = path + name, part
-                    break
-            else:
-                return path, value
-        return path, value
+        if not _can(value):
+            return _Search().below(path, value, 0) or (path, value)
     return "", None
+
+
+class _Search:
+    """A search for the culprit.
+
+    Attributes:
+        seen: what was gone into, so that this ends where things refer to each other; by identity, and kept alive.
+        looks: how many objects were looked at.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Any] = {}
+        self.looks = 0
+
+    def below(self, path: str, value: Any, depth: int) -> tuple[str, Any] | None:
+        """Return the culprit at or below a value that cannot be pickled; None where it is above, and referred to."""
+        self.seen[id(value)] = value
+        if depth == _DEPTH or _refuses(value):
+            return path, value
+        leads_back = False
+        for name, part in _parts(value):
+            self.looks += 1
+            if self.looks > _LOOKS:
+                return path, value
+            if id(part) in self.seen:
+                leads_back = True
+            elif not _can(part):
+                found = self.below(path + name, part, depth + 1)
+                if found is not None:
+                    return found
+                leads_back = True
+        return None if leads_back else (path, value)
 
 
 def _can(value: Any) -> bool:

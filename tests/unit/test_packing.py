@@ -279,3 +279,21 @@ def test_a_self_reference_is_searched_once() -> None:
     circle.append(circle)
     with pytest.raises(TaskSerializationError, match="lock"):
         packing.pack(faults.identity, (circle,), {})
+
+
+def test_the_culprit_is_found_where_things_refer_to_each_other() -> None:
+    """Neither a function that calls itself, nor two objects of which each has the other, lead astray."""
+    lock = threading.Lock()
+
+    def down(number: int) -> int:
+        return down(number - 1) if number and lock.locked() else number
+
+    with pytest.raises(TaskSerializationError) as raised:
+        packing.pack(down, (3,), {})
+    assert raised.value.path == "action (closure variable 'lock')"
+    parent, child = types.SimpleNamespace(), types.SimpleNamespace()
+    parent.child, child.parent = child, parent
+    parent.lock = lock
+    with pytest.raises(TaskSerializationError) as raised:
+        packing.pack(faults.identity, (parent,), {})
+    assert raised.value.path == "args[0].lock"
