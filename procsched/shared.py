@@ -226,7 +226,7 @@ def killable(
         timeout: seconds for each call, or None for no limit.
         capture_output, limits: as for `run`.
     Raises:
-        ValidationError: when decorating, naming the option.
+        ValidationError: when decorating, naming the option; or what is no function.
     """
     if callable(timeout):
         raise TypeError("use it with brackets: @killable() or @killable(timeout=5)")
@@ -238,6 +238,12 @@ def killable(
     ProcessExecutor(1, timeout=timeout, capture_output=capture_output, limits=limits)  # checks the options
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if not callable(function):
+            raise ValidationError(
+                f"killable makes a function killable, not {type(function).__name__} {function!r}: write @classmethod, "
+                "@property and the like above it"
+            )
+
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             # The wrapper is what its module calls by this name, so it is the wrapper that can be sent by name.

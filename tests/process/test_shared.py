@@ -345,3 +345,10 @@ def test_killable_refuses_an_option_that_it_does_not_know() -> None:
     """A misspelt option is named, with the nearest one."""
     with pytest.raises(ValidationError, match=r"'tmeout' of killable; did you mean 'timeout'\?"):
         killable(tmeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [classmethod, property])
+def test_killable_refuses_what_is_no_function(kind: type) -> None:
+    """Above @classmethod or @property it says so when the class is made, not when it is called."""
+    with pytest.raises(ValidationError, match=f"not {kind.__name__} .* above it"):
+        killable()(kind(faults.add))
