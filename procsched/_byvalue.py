@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _CTYPES = frozenset({"_ctypes", "ctypes._endian"})  # where the metaclasses of `ctypes` are
 _pickler: Any = None  # made at the first use, for cloudpickle takes thirty milliseconds to import
 _sent: weakref.WeakSet[type] = weakref.WeakSet()  # classes that went by value
-_received: weakref.WeakSet[type] = weakref.WeakSet()  # classes that came by value, and were not defined here
+# Classes that came by value, and were not defined here, with the names that they had before they were filled.
+_received: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 # In a worker with an initializer that came by value. The first two are called with what came, the last with what goes
 # back to the parent and its state, and returns the state to send. `child/closures.py` asks for the first too.
@@ -175,10 +176,17 @@ def set_class(cls: type, state: tuple[Callable[[Any, Any], object], Any]) -> Non
     """Fill a class that came by value, unless it has come home."""
     if cls in _sent and cls not in _received:
         return
-    _received.add(cls)
     set_state, own = state
-    if type(cls).__module__ in _CTYPES and "_fields_" in cls.__dict__:  # it came before, and they are final
-        own[0].pop("_fields_", None)
+    bare = _received.get(cls)
+    if bare is None:
+        _received[cls] = frozenset(cls.__dict__)
+    elif type(cls).__module__ in _CTYPES:
+        if "_fields_" in cls.__dict__:  # it came before, and they are final
+            own[0].pop("_fields_", None)
+    elif type(own[0]) is dict:  # what a call has added, or the sender has deleted since, goes
+        for name in cls.__dict__.keys() - bare - own[0].keys():
+            if not name.startswith("__"):  # what Python makes when it is asked for
+                type.__delattr__(cls, name)
     set_state(cls, own)
     if on_class is not None:
         on_class(cls)

@@ -134,6 +134,34 @@ print("all is well")
     assert outcome(tmp_path, body) == "all is well\n"
 
 
+def test_a_class_that_goes_again_is_as_it_is_in_the_script(tmp_path: Path) -> None:
+    """A worker has no attribute of it that an earlier call has set there, nor one that the script has deleted since."""
+    body = """
+class Base:
+    kind = "base"
+
+class Derived(Base):
+    __slots__ = ("number",)
+    kind = "derived"
+    def tell(self):
+        return self.kind
+
+def mark():
+    Derived.marked = Derived.tell
+
+def look():
+    return Derived().tell(), hasattr(Derived, "marked"), hasattr(Derived, "number")
+
+assert run(look) == ("derived", False, True)
+run(mark)
+assert run(look) == ("derived", False, True)
+del Derived.kind
+assert run(look) == ("base", False, True)
+print("all is well")
+"""
+    assert outcome(tmp_path, body) == "all is well\n"
+
+
 SLOTTED = """
 import abc, collections, dataclasses, typing
 
