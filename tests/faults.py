@@ -90,6 +90,24 @@ def use(size: int, seconds: float) -> int:
     return len(data)
 
 
+def use_in_zombie(seconds: float) -> None:
+    """Have a child use so much CPU time, and return when it has ended, without reaping it."""
+    child = os.fork()
+    if child == 0:
+        use(0, seconds)
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+
+def use_in_child(size: int) -> None:
+    """Use so much memory in a child that is reaped."""
+    child = os.fork()
+    if child == 0:
+        use(size, 0.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def report_progress() -> tuple[str, int, float | None]:
     """Tell of three steps; return what is known of the run."""
     from procsched import current_run

@@ -18,6 +18,9 @@ ANSWERED = 4  # written by the worker when it has written an answer whole: the n
 # those of children that it has reaped, as a float. What it uses later is of the run that goes on, or comes next.
 USED_BEFORE = 5
 RESIDENT_BEFORE = 6  # written by the worker before a run with limits begins: bytes of memory that it has
+# Written by the worker with `USED_BEFORE`: the peak bytes of the largest child that it has reaped until then, which the
+# kernel counts into the peak of a worker that has ended.
+CHILD_PEAK_BEFORE = 7
 REASON_DEADLINE = 1
 REASON_KILL = 2
 REASON_SOFT = 3

@@ -26,6 +26,7 @@ _set_recursion_limit, _set_profile, _set_trace = sys.setrecursionlimit, sys.setp
 
 HIGH_FD = 500  # from which number on our descriptors are, where the limit allows it
 FORK_COST = 10e-6  # seconds that it takes at least to start a process; shorter attempts have none
+PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes; of what getrusage(2) says of memory
 _RLIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
@@ -63,6 +64,7 @@ class Surroundings:
         self._children.move(out_of_the_way)
         self._known = set(self._children.list()) if started else set()  # pids
         self.used = 0.0  # seconds of CPU time at the last look, with those of children that were reaped
+        self.child_peak = 0  # bytes of memory of the largest of these
         try:
             self._peak_fd = out_of_the_way(os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:
@@ -75,13 +77,14 @@ class Surroundings:
         cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
         spent = cpu - self.used
         self.used = cpu
+        self.child_peak = children.ru_maxrss * PEAK_UNIT
         if self._peak_fd < 0:
             return spent, 0  # the peak would be that of an earlier run
         try:
             os.pwrite(self._peak_fd, b"5", 0)  # proc(5), clear_refs: resets the high-water mark
         except OSError:  # a run may have closed it
             self._peak_fd = -1
-        return spent, own.ru_maxrss * 1024
+        return spent, own.ru_maxrss * PEAK_UNIT
 
     def have_changed(self) -> bool:
         """Return whether a run has changed what `tidy` does not put back.

@@ -30,6 +30,7 @@ from procsched.child.protocol import (
     ANSWERED,
     ASK_NUMBER,
     ASK_REASON,
+    CHILD_PEAK_BEFORE,
     DUMP_SIGNAL,
     REASON_KILL,
     REASON_SOFT,
@@ -271,8 +272,8 @@ class Worker:
             asked, third, self.limits = True, limits.third, None
         else:
             asked = end - began >= WORTH_ASKING
-        cpu, peak = self.usage() if asked else (-1.0, 0)
         dirty = surroundings.tidy(end - began)
+        cpu, peak = self.usage() if asked else (-1.0, 0)  # now, for what was reaped just now is this run's
         if flags & wire.SOFT:
             dirty.append("what the soft limit interrupted")
         if (asked or unsettled) and surroundings.have_changed():
@@ -287,6 +288,7 @@ class Worker:
         """Return CPU seconds and peak memory since the last call, and begin anew."""
         usage = self.surroundings.usage()
         self.times[USED_BEFORE] = self.surroundings.used
+        self.page[CHILD_PEAK_BEFORE] = self.surroundings.child_peak
         self.ask_at = self.began + ASK_EVERY
         return usage
 

@@ -21,7 +21,14 @@ import time
 from procsched import _system
 from procsched._core.backoff import LONG_LIFE, Backoff
 from procsched._core.models import Outcome
-from procsched.child.protocol import ANSWERED, ASK_NUMBER, RESIDENT_BEFORE, STARTED, USED_BEFORE
+from procsched.child.protocol import (
+    ANSWERED,
+    ASK_NUMBER,
+    CHILD_PEAK_BEFORE,
+    RESIDENT_BEFORE,
+    STARTED,
+    USED_BEFORE,
+)
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import CLOSED_REASON, Ending
 from procsched.workers.guard import Guard
@@ -179,6 +186,7 @@ class Fleet(Alarm):
                     undo.callback(worker.page.release)
                     worker.page[ASK_NUMBER] = worker.page[STARTED] = worker.page[ANSWERED] = 0
                     worker.page[USED_BEFORE] = worker.page[RESIDENT_BEFORE] = 0
+                    worker.page[CHILD_PEAK_BEFORE] = 0
                     fds = (theirs.fileno(), side_write, tokens.reader, their_parcels.fileno())
                     self.launcher.spawn(worker.number, fds, {"page": page, "spare": spare})
                 finally:

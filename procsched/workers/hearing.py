@@ -18,7 +18,7 @@ from procsched._core import wire
 from procsched._core.models import Outcome
 from procsched._parcels import Arrived, InBand, Lost
 from procsched._parcels import receive as receive_parcel
-from procsched.child.protocol import ANSWERED, USED_BEFORE
+from procsched.child.protocol import ANSWERED, CHILD_PEAK_BEFORE, USED_BEFORE
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
 from procsched.workers.loop import READ, WRITE
@@ -326,7 +326,8 @@ class Hearer(Sender):
             return held
         outcome, error = verdicts.decide_death(call.verdict, status, at, self.hard_at, call.timeout)
         ending = Ending(outcome, error, pid=self.pid)
-        ending.peak_rss = rss or None
+        # Where a child of an earlier run was as large, nobody knows how large this one was.
+        ending.peak_rss = rss if rss > self.page[CHILD_PEAK_BEFORE] else None
         before = self.times[USED_BEFORE]
         # It may have written anything there.
         ending.cpu_seconds = max(0.0, cpu - (before if self.cpu_base <= before <= cpu else self.cpu_base))

@@ -166,6 +166,37 @@ def test_memory_and_cpu_are_those_of_the_attempt(single: Bench) -> None:
     assert after.peak_rss is None or after.peak_rss < 200 << 20
 
 
+def test_what_a_child_used_counts_for_the_run_that_started_it(single: Bench) -> None:
+    """A child that is found dead and not reaped is the run's that left it, and not of the next."""
+    leaving = single.submit(faults.use_in_zombie, 0.2)
+    leaving.result(support.TIMEOUT)
+    first = only_record(leaving, Outcome.SUCCEEDED)
+    for _ in support.looks(support.TIMEOUT):  # a spare may get in between
+        following = single.submit(faults.use, 0, 0.005)
+        following.result(support.TIMEOUT)
+        record = only_record(following, Outcome.SUCCEEDED)
+        assert record.cpu_seconds is not None
+        assert record.cpu_seconds < 0.1
+        if record.pid == first.pid:
+            break
+    assert record.pid == first.pid
+    assert first.cpu_seconds is not None
+    assert first.cpu_seconds >= 0.2
+
+
+def test_memory_of_an_earlier_child_is_not_that_of_a_run_that_is_killed(single: Bench) -> None:
+    """The kernel remembers the largest child of a process: where that was another run's, the peak is unknown."""
+    for _ in support.looks(support.TIMEOUT):  # a spare may get in between
+        using = single.submit(faults.use_in_child, 200 << 20)
+        using.result(support.TIMEOUT)
+        hanging = single.submit(faults.nap, faults.FOREVER, timeout=0.1)
+        record = only_record(hanging, Outcome.TIMED_OUT)
+        assert record.peak_rss is None or record.peak_rss < 200 << 20
+        if record.pid == only_record(using, Outcome.SUCCEEDED).pid:
+            break
+    assert record.pid == only_record(using, Outcome.SUCCEEDED).pid
+
+
 def test_progress_reaches_the_future(bench: Bench) -> None:
     """current_run() tells of the run, and what it says of its progress is on the future."""
     future = bench.submit(faults.report_progress, name="counting", timeout=support.TIMEOUT)

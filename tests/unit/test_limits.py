@@ -11,7 +11,7 @@ import pytest
 
 from procsched import Limits, Outcome, Task, ValidationError
 from procsched._core import limits as words
-from procsched.child.protocol import USED_BEFORE
+from procsched.child.protocol import CHILD_PEAK_BEFORE, USED_BEFORE
 from procsched.child.worker import Worker
 from procsched.stores.codec import read_settings, settings_text
 
@@ -109,12 +109,12 @@ def test_a_worker_asks_for_its_usage_every_ten_milliseconds() -> None:
 
     worker.began = worker.ask_at = worker.backstop = 0.0
     worker.perform, worker.channel = perform, SimpleNamespace(write=lambda *_: None)
-    worker.surroundings = SimpleNamespace(usage=usage, used=1.5)
+    worker.surroundings = SimpleNamespace(usage=usage, used=1.5, child_peak=4096)
     worker.page, worker.times = [0] * 8, [0.0] * 8
     for number in range(1, 401):
         assert worker.run(SimpleNamespace(number=number))
     assert 19 <= len(asked) <= 21
-    assert worker.times[USED_BEFORE] == 1.5
+    assert (worker.times[USED_BEFORE], worker.page[CHILD_PEAK_BEFORE]) == (1.5, 4096)
 
 
 @pytest.mark.parametrize("limits", [None, Limits(memory=1 << 30, cpu_seconds=2.5)])
