@@ -133,8 +133,11 @@ class Surroundings:
         """Put back what a run of so long may leave behind; return what cannot be, for which the worker must go."""
         left = []
         faulthandler.cancel_dump_traceback_later()
-        if _thread._count() > self._threads:
+        threads = _thread._count()
+        if threads > self._threads:
             left.append("threads")
+        else:  # one that the initializer has started may have ended: it makes no room for a run's
+            self._threads = threads
         if seconds >= FORK_COST and self._has_children():
             left.append("processes")
         if _pthread_sigmask(signal.SIG_BLOCK, ()) != self._mask:

@@ -30,6 +30,20 @@ go_on.set()
 thread.join()
 assert noted.tidy(LONG) == []
 """,
+    "threads in the place of others": """
+go_on, others = threading.Event(), threading.Event()
+thread = threading.Thread(target=go_on.wait)
+thread.start()
+noted = note(started=True)
+go_on.set()
+thread.join()
+assert noted.tidy(LONG) == []
+thread = threading.Thread(target=others.wait)
+thread.start()
+assert noted.tidy(LONG) == ["threads"]
+others.set()
+thread.join()
+""",
     "processes": """
 noted = note()
 child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
