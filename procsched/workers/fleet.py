@@ -224,7 +224,7 @@ class Fleet(Alarm):
         return {
             "path": None if worker.path == self._sent_path else worker.path,
             "modules": list(self._modules or ()) if spare else [],
-            "argv": list(sys.argv),
+            "argv": [str.__str__(str(argument)) for argument in sys.argv],
             "environ": None if environ == self._sent_environ else environ,
             "cwd": options.cwd or working_directory(),
             "umask": _system.umask(),

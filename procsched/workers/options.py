@@ -67,7 +67,7 @@ class PoolOptions:
             isinstance(name, str) for name in preload
         ):
             raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
-        self.preload = tuple(preload)
+        self.preload = tuple(map(str.__str__, preload))  # exact, for the helper has no classes of the program
         self.max_runs = _count("max_runs_per_worker", max_runs_per_worker)
         self.max_rss = _count("max_rss_per_worker", max_rss_per_worker)
         self.env = None if env is None else _environment(env)
@@ -146,4 +146,15 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValidationError(f"env must map texts to texts, not {name!r} to {value!r}")
-    return dict(env)
+        if not name or "=" in name:
+            raise ValidationError(f"a name in env must not be empty or have a '=' in it, not {name!r}")
+        for text in (name, value):
+            if "\0" in text:
+                raise ValidationError(f"env must be without NUL characters: {name!r} is {value!r}")
+            try:
+                os.fsencode(text)
+            except UnicodeEncodeError as error:
+                raise ValidationError(
+                    f"{text!r} in env cannot be put into an environment: {error}"
+                ) from error
+    return {str.__str__(name): str.__str__(value) for name, value in env.items()}

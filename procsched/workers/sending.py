@@ -454,8 +454,11 @@ class Sender(Alarm):
 
 
 def import_path() -> list[str]:
-    """Return a copy of `sys.path` with the working directory in place of the empty entry."""
-    entries = [entry or working_directory() for entry in sys.path]
+    """Return what of `sys.path` imports look at, as plain texts, with the working directory for the empty one.
+
+    A class of the program's own no helper knows.
+    """
+    entries = [str.__str__(entry) or working_directory() for entry in sys.path if isinstance(entry, str)]
     return [entry for entry in entries if entry]  # without one for a working directory that was removed
 
 

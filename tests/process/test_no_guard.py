@@ -307,6 +307,24 @@ threading.Thread(target=work).start()
     assert run_it(tmp_path, "script.py") == "from a thread\n"
 
 
+def test_texts_of_a_class_of_the_script(tmp_path: Path) -> None:
+    """What workers are sent of `sys.path`, `sys.argv` and the options is plain, whatever the script has put there."""
+    script = """
+import pathlib, sys
+from procsched import ProcessExecutor
+class Text(str): pass
+sys.path += [Text("/first"), pathlib.Path("/second")]
+sys.argv += [Text("word"), 3, lambda: 0]
+with ProcessExecutor(1, env={Text("NAME"): Text("value")}, preload=[Text("json")]) as executor:
+    names = executor.submit(lambda: (type(sys.path[-1]), sys.path[-1], sys.argv[1:3])).result(30)
+    assert names == (str, "/first", ["word", "3"]), names
+    sys.path.append(Text("/third"))
+    print(executor.submit(lambda: sys.path[-1]).result(30))
+"""
+    (tmp_path / "script.py").write_text(script)
+    assert run_it(tmp_path, "script.py") == "/third\n"
+
+
 def test_a_repl(tmp_path: Path, body: str) -> None:
     """What is typed at the prompt of an interactive interpreter works like a script."""
     typed = to_repl(body) + "exit()\n"
