@@ -100,7 +100,7 @@ def main() -> Callable[[], Any]:
     """
     gc.disable()  # until the helper is ready: nothing of this is garbage
     parent = int(sys.argv[1])
-    os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    _close_inherited()
     parent_fd = watch_process(parent)
     _system.wake_without_parent()
     if os.getppid() != parent:
@@ -126,6 +126,15 @@ def main() -> Callable[[], Any]:
     if parent_fd is not None:
         os.close(parent_fd)
     return functools.partial(helper_module.main, CONTROL_FD, parent, guard)
+
+
+def _close_inherited() -> None:
+    """Close what the parent passes on to its children, which may lie above its limit where that was lowered."""
+    try:
+        end = max(map(int, os.listdir("/dev/fd"))) + 1
+    except (OSError, ValueError):  # no /proc; or no descriptor is left to look with
+        end = os.sysconf("SC_OPEN_MAX")
+    os.closerange(CONTROL_FD + 1, end)
 
 
 def _raise_limit() -> None:

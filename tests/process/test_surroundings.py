@@ -234,6 +234,20 @@ def test_a_low_limit_of_descriptors_is_told_at_the_start(kind: str) -> None:
     assert host(script, kind) == hosts.USED
 
 
+def test_what_children_inherit_above_the_limit_is_closed() -> None:
+    """A descriptor that is passed on, and lies above a limit that was lowered since, is none of a worker's."""
+    script = HEAD + (
+        "reader, writer = os.pipe()\n"
+        "os.dup2(writer, 200), os.close(writer)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "with ProcessExecutor(1) as executor:\n"
+        "    print(executor.submit(os.path.exists, '/proc/self/fd/200').result(30))\n"
+        "    os.close(200)\n"
+        "    assert os.read(reader, 1) == b''\n"  # nobody has it any more
+    )
+    assert host(script, "executor") == "False"
+
+
 def test_a_shortage_in_the_midst_names_the_limit(tmp_path: Path) -> None:
     """Descriptors that run out after the start: who waits for a worker is told which limit it was."""
     script = HEAD + (
