@@ -520,8 +520,12 @@ def run_worker(
             worker.start(pickle.loads(frame.payload))
         except BaseException as error:
             flush_streams()
+            if worker.is_fork:
+                os._exit(0)
             worker.channel.write(wire.encode(wire.START_FAILED, 0, pack_failure(error, "start")))
             os._exit(1)
+        if worker.is_fork:
+            os._exit(0)  # a fork that the initializer made came back through it, as in `perform`
         if options["spare"]:
             worker.rehearse()
         worker.channel.write(wire.encode(wire.READY, second=worker.usage()[0]))

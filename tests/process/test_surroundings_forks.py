@@ -70,6 +70,20 @@ def test_a_pool_that_was_started_before_the_fork(kind: str) -> None:
     assert host(script, kind) == "over"
 
 
+@pytest.mark.parametrize("end", ["return", "sys.exit(3)", "raise ValueError"])
+def test_a_fork_that_an_initializer_makes_is_no_worker(end: str) -> None:
+    """However it comes back through the initializer: it ends, and says nothing."""
+    script = HEAD + (
+        "def initialize():\n"
+        "    child = os.fork()\n"
+        f"    if child == 0: {end}\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "with ProcessExecutor(1, initializer=initialize) as executor:\n"
+        "    print(executor.submit(abs, -1).result(30))\n"
+    )
+    assert host(script, "executor") == "1"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pool_that_was_only_made_before_the_fork(kind: str) -> None:
     """What was not used by then belongs to each of the processes."""
