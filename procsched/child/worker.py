@@ -95,6 +95,7 @@ class Worker:
         self.began = 0.0  # steady time
         self.limits: Limiting | None = None  # of the run that is going on, or comes next
         self.ask_at = 0.0  # steady time from which on the usage is asked for after a short run too
+        self.keeps_dumps = False  # whether `faulthandler` is ours, and no initializer may have set it
         self.is_fork = False  # set in a process that a run has forked
 
     # -- starting ------------------------------------------------------------------------------------------
@@ -117,6 +118,7 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["descriptors"], hard))
         self.install_signals()
         _reseed()
+        self.keeps_dumps = options["initializer"] is None
         if options["initializer"] is not None:
             from procsched.child import initializing
 
@@ -135,6 +137,10 @@ class Worker:
         self.handlers = ((signal.SIGTERM, self.on_term), (SOFT_SIGNAL, self.on_soft))
         for signum, handler in self.handlers:
             signal.signal(signum, handler)
+        self.install_dumps()
+
+    def install_dumps(self) -> None:
+        """Have stacks written where the parent reads them. Put back after runs, which may use `faulthandler`."""
         faulthandler.enable(self.side_fd)
         faulthandler.register(DUMP_SIGNAL, self.side_fd, all_threads=False)
 
@@ -276,8 +282,11 @@ class Worker:
         cpu, peak = self.usage() if asked else (-1.0, 0)  # now, for what was reaped just now is this run's
         if flags & wire.SOFT:
             dirty.append("what the soft limit interrupted")
-        if (asked or unsettled) and surroundings.have_changed():
-            dirty.append("settings of the process")
+        if asked or unsettled:
+            if self.keeps_dumps:
+                self.install_dumps()
+            if surroundings.have_changed():
+                dirty.append("settings of the process")
         facts = b""
         if asked or dirty:
             facts = wire.FACTS.pack(cpu, peak) + ", ".join(dirty).encode()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import faulthandler
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from procsched import Outcome, _system
-from procsched.child.protocol import PAGE_SIZE
+from procsched.child.protocol import DUMP_SIGNAL, PAGE_SIZE
 from procsched.child.surroundings import HIGH_FD
 from procsched.child.worker import WORTH_ASKING
 from procsched.workers.pages import Pages
-from tests import support
+from tests import faults, support
 from tests.pools import Bench, only_record
 
 
@@ -121,6 +121,43 @@ def test_a_dump_that_a_run_has_asked_for_does_not_come_in_the_next(bench: Bench)
     support.eventually(
         lambda: bench.submit(threads).result(support.TIMEOUT) == 1, what="its timer's thread is gone"
     )
+
+
+def disable_faulthandler() -> None:
+    """As test runners do when they end."""
+    faulthandler.disable()
+    take_a_while()
+
+
+def enable_faulthandler() -> None:
+    """As programs do when they begin."""
+    faulthandler.enable()
+    take_a_while()
+
+
+def unregister_dumps() -> None:
+    """Take a signal that is not its own."""
+    faulthandler.unregister(DUMP_SIGNAL)
+    take_a_while()
+
+
+@pytest.mark.parametrize("take", [disable_faulthandler, enable_faulthandler, unregister_dumps])
+def test_a_run_that_uses_faulthandler_takes_no_stack_from_others(
+    bench: Bench, take: Callable[[], None]
+) -> None:
+    """What crashes, or hangs, in the same worker later shows where."""
+    for _ in support.looks(support.TIMEOUT):  # a spare may get in between
+        taking = bench.submit(take)
+        taking.result(support.TIMEOUT)
+        if take is unregister_dumps:
+            record = only_record(bench.submit(faults.nap, faults.FOREVER, timeout=0.1), Outcome.TIMED_OUT)
+        else:
+            record = only_record(bench.submit(faults.segfault), Outcome.CRASHED)
+        if record.pid == only_record(taking, Outcome.SUCCEEDED).pid:
+            break
+    assert record.pid == only_record(taking, Outcome.SUCCEEDED).pid
+    assert record.stack is not None
+    assert "faults.py" in record.stack
 
 
 def test_a_clock_that_a_run_has_patched_does_not_count(bench: Bench) -> None:
