@@ -43,9 +43,19 @@ def pack(prepared: Prepared, action: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def order(number: int, payload: bytes, facts: list[Any]) -> bytes:
-    """Return the message that has a process run a packed call, with its length before it."""
-    body = b'{"id":%d,"facts":%s,%s}' % (number, dump(facts, 100), payload)
+    """Return the message that has a process run a packed call, with its length before it.
+
+    Args:
+        facts: what `current_run()` is to say. Texts among them are the user's, of any kind, and are only shown: what
+            cannot be sent of them is escaped, for it is too late to refuse the call.
+    """
+    sent = [_sendable(fact) if isinstance(fact, str) else fact for fact in facts]
+    body = b'{"id":%d,"facts":%s,%s}' % (number, dump(sent, 100), payload)
     return len(body).to_bytes(4, "big") + body
+
+
+def _sendable(text: str) -> str:
+    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def _by_name(prepared: Prepared, action: Any) -> dict[str, Any]:

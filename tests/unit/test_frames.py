@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from procsched.sandbox import examining, frames, trial, values
+from procsched.sandbox import examining, frames, packing, trial, values
 from procsched.sandbox import plain as plain_data
 from procsched.sandbox.frames import IDLE, LENGTH, OVER, RUNNING, Reader, ViolationError
 from procsched.sandbox.plain import MOST_DEPTH, PlainError, dump
@@ -278,6 +278,21 @@ def test_any_plain_data_survives(value: Any) -> None:
 
 
 # --- frames ----------------------------------------------------------------------------------------------
+
+
+def test_any_text_can_name_a_call() -> None:
+    """What `current_run()` is to say is sent as a text, also where that is of a subclass, or no UTF-8: escaped."""
+
+    class Named(str):
+        __slots__ = ()
+
+        def encode(self, *_args: Any) -> bytes:
+            raise AssertionError
+
+    message = packing.order(7, b'"name":"f"', [Named("id"), "half \udcff", 1, 2, 3.0])
+    assert int.from_bytes(message[:LENGTH], "big") == len(message) - LENGTH
+    order = plain_data.read(message[LENGTH:].decode())
+    assert order == {"id": 7, "facts": ["id", "half \\udcff", 1, 2, 3.0], "name": "f"}
 
 
 def test_a_run_from_its_start_to_its_end() -> None:
