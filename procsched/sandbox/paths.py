@@ -10,6 +10,7 @@ from procsched import _places
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 from procsched.sandbox import kernel
+from procsched.sandbox.policy import refuse_kernel
 from procsched.sandbox.promises import unavailable
 
 TYPE_CHECKING = False
@@ -128,6 +129,7 @@ def check_named(policy: Sandbox) -> None:
         for path in getattr(policy, field):
             if not os.path.exists(path):
                 raise ValidationError(f"{field} has {path!r}, which is not there")
+            refuse_kernel(field, path, os.path.realpath(path))
     trusted = {
         "sys.path": [entry for entry in sys.path if entry],
         "the interpreter": [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],

@@ -209,14 +209,26 @@ def _paths(field: str, paths: object) -> tuple[str, ...]:
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValidationError(f"{field} must hold paths as texts, not {text!r}")
         text = os.path.abspath(text)
-        for kernel in _KERNEL:
-            if text == kernel or text.startswith(kernel + "/") or text == "/":
-                raise ValidationError(
-                    f"{field} must not hold {text!r}: {kernel} shows what belongs to other processes; name the "
-                    "directories that the job needs"
-                )
+        if text.startswith("//"):  # which that leaves as it is
+            text = text[1:]
+        refuse_kernel(field, text, text)
         made.append(text)
     return tuple(dict.fromkeys(made))
+
+
+def refuse_kernel(field: str, path: str, place: str) -> None:
+    """Refuse a path that leads to a place which shows other processes, devices or the kernel's settings.
+
+    Raises:
+        ValidationError: naming the path.
+    """
+    for kernel in _KERNEL:
+        if place == kernel or place.startswith(kernel + "/") or place == "/":
+            what = repr(path) if path == place else f"{path!r}, which leads to {place}"
+            raise ValidationError(
+                f"{field} must not hold {what}: {kernel} shows what belongs to other processes; name the "
+                "directories that the job needs"
+            )
 
 
 def _environment(env: object) -> Mapping[str, str]:

@@ -386,6 +386,15 @@ def test_paths_that_are_not_there_are_refused(tmp_path: Any) -> None:
         prepare.prepare(Sandbox(give_up={"scratch"}, writable=(file,)), facts)
 
 
+@pytest.mark.parametrize("place", ["/", "/proc", "/sys", "/dev"])
+def test_links_to_what_is_the_kernels_are_refused(place: str, tmp_path: Any) -> None:
+    """A path is judged by where it leads: that is what the job could read."""
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    with pytest.raises(ValidationError, match=f"readable must not hold .*, which leads to {place}:"):
+        check_named(Sandbox(readable=(link,)))
+
+
 @pytest.mark.skipif(not hosts.IS_ROOT, reason="only root can give uids")
 def test_uids_of_others_are_refused() -> None:
     """A range that holds a user of the system is not nobody's: what runs under it would be ended."""

@@ -74,6 +74,8 @@ def everything(plan: Plan) -> set[str]:
         ("readable", ("/",)),
         ("readable", ("/proc",)),
         ("readable", ("/proc/self",)),
+        ("readable", ("//",)),
+        ("readable", ("//proc",)),
         ("writable", ("/dev/shm",)),
         ("readable", ("/sys/..//proc/1",)),
         ("env", ["A=b"]),
