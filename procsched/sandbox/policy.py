@@ -208,6 +208,12 @@ def _paths(field: str, paths: object) -> tuple[str, ...]:
         text = os.fspath(path)
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValidationError(f"{field} must hold paths as texts, not {text!r}")
+        try:
+            text.encode()  # as the sandboxed process is told of it
+        except UnicodeEncodeError:
+            raise ValidationError(
+                f"{field} must hold paths whose names are UTF-8, not {text!r}: give that another name"
+            ) from None
         text = os.path.abspath(text)
         if text.startswith("//"):  # which that leaves as it is
             text = text[1:]
@@ -242,6 +248,10 @@ def _environment(env: object) -> Mapping[str, str]:
             raise ValidationError(f"env must map texts to texts, not {name!r} to {value!r}")
         if not name or "=" in name or "\0" in name + value:
             raise ValidationError(f"env has {name!r}, which can be no variable")
+        try:
+            os.fsencode(name + value)
+        except UnicodeEncodeError as error:
+            raise ValidationError(f"env has {name!r}, which the system cannot be given: {error}") from None
         if name.startswith(_LOADERS):
             raise ValidationError(
                 f"env must not set {name!r}: it would change what runs before anything is confined"
