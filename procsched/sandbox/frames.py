@@ -192,6 +192,10 @@ class Reader:
             raise ViolationError("it told of progress at too great a length")
         if kind == "done" and size > self._result + ENVELOPE:
             raise ViolationError(f"its result is larger than {self._result} bytes")
+        if kind == "large" and frame["size"] <= self._result:
+            raise ViolationError(
+                f"it told of too large a result, of {frame['size']} bytes, and {self._result} are taken"
+            )
         layers = frame.get("layers")
         if kind == "ready" and not all(type(value) is str for value in layers.values()):  # type: ignore[union-attr]
             raise ViolationError("its 'ready' has a wrong type for a layer")

@@ -179,7 +179,7 @@ def test_little_is_looked_into_here(bench: Bench) -> None:
         (b"[" * 500 + b" " * 5000, "", "levels"),
         (b"\xff" * 5000, "", "UnicodeDecodeError"),
         (LARGE.replace(b'"id": 1', b'"id": 2'), "", "not sent"),
-        (json.dumps({"kind": "large", "id": 1, "size": 77}).encode() + b" " * 5000, "large", ""),
+        (json.dumps({"kind": "large", "id": 1, "size": 77 << 20}).encode() + b" " * 5000, "large", ""),
         (
             json.dumps(
                 {"kind": "raised", "id": 1, "type": "E\x1b", "message": "m" * 9000, "traceback": "\0t"}

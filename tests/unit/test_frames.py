@@ -346,7 +346,7 @@ ANSWERS: dict[str, Any] = {
     "progress": {"kind": "progress", "done": 1, "total": 2, "note": ""},
     "done": {"kind": "done", "id": 7, "value": 1},
     "raised": {"kind": "raised", "id": 7, "type": "E", "message": "m", "traceback": "t"},
-    "large": {"kind": "large", "id": 7, "size": 1},
+    "large": {"kind": "large", "id": 7, "size": 10_001},
 }
 
 
@@ -385,6 +385,8 @@ def test_an_idle_process_has_nothing_to_say(kind: str) -> None:
         {**ANSWERS["progress"], "done": 1 << 63},
         {**ANSWERS["progress"], "note": "x" * 501},
         {**ANSWERS["large"], "size": -1 << 64},
+        {**ANSWERS["large"], "size": -5},
+        {**ANSWERS["large"], "size": 10_000},
         {"py/object": "os.system"},
         [1],
         None,
