@@ -157,10 +157,13 @@ def _bwrap(policy: Sandbox, bwrap: str, found: Interpreter) -> list[str]:
             "CAP_SYS_ADMIN",
         ]  # to limit the number of files as well; given up right after
     package = os.path.join(paths.HOME, "procsched")
-    for path in _outermost({*found.reads, *policy.readable, package}):
-        arguments += ["--ro-bind", path, path]
+    readable = _outermost({*found.reads, *policy.readable, package})
+    # What is gone by now is left out, as Landlock's rule is: a job may have removed it from where it may write.
+    for path in readable:
+        arguments += ["--ro-bind-try", path, path]
     for path in sorted(policy.writable):
-        arguments += ["--bind", path, path]
+        path = _mounted_at(path, readable)
+        arguments += ["--bind-try", path, path]
     for path in paths._DEVICES:
         arguments += ["--dev-bind-try", path, path]
     return [*arguments, "--remount-ro", "/", "--chdir", "/", "--"]
@@ -170,6 +173,17 @@ def _outermost(wanted: Iterable[str]) -> list[str]:
     """Return the paths that are not below another one of them: each mount takes its time, and brings all below it."""
     made: list[str] = []
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
-        if not any(path.startswith(above.rstrip("/") + "/") for above in made):
-            made.append(path)
+        place = _mounted_at(path, made)
+        if place != path or not any(path.startswith(above.rstrip("/") + "/") for above in made):
+            made.append(place)
     return made
+
+
+def _mounted_at(path: str, mounts: Iterable[str]) -> str:
+    """Return where a path is to be mounted: where it leads, if it is a link below a mount that leads out of that."""
+    import os
+
+    for above in mounts:
+        if path.startswith(above.rstrip("/") + "/") and not paths.is_within(path, [above]):
+            return os.path.realpath(path)
+    return path

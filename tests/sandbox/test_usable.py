@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from procsched import Sandbox
+from procsched.sandbox import paths, prepare
+from procsched.sandbox.programs import _bwrap
+from tests.sandbox import hosts
 from tests.sandbox.conftest import Sandboxed
 
 pytestmark = pytest.mark.leaks(
     "the hosts outlive a test; what they leave is looked for at the end of the session"
 )
 
+NO_NAMESPACES = hosts.why_not("user", "namespaces")
 JOBS = {
     "json": "import json\ndef attack():\n    return json.loads(json.dumps({'a': [1.5, None]}))['a'][0]",
     "re": "import re\ndef attack():\n    return re.sub(r'(\\w)\\1', r'<\\1>', 'aabb')",
@@ -104,6 +112,33 @@ def test_the_environment_is_what_the_policy_says(sandboxed: Sandboxed) -> None:
     assert modules == []
     assert not [entry for entry in path if entry.startswith(("/mnt/code", "/tmp"))]
     assert where == "/"
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES or "there are namespaces")
+def test_the_root_of_a_sandbox_has_what_is_named(tmp_path: Path) -> None:
+    """Also what a link below another path leads to; what a job has removed is left out, and the next one starts."""
+    for name in ("app", "data", "made", "jobs/given"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data" / "text").write_text("x")
+    for name in ("data", "made"):
+        (tmp_path / "app" / name).symlink_to(tmp_path / name)
+    policy = Sandbox(
+        readable=[tmp_path / "app", tmp_path / "app" / "data", tmp_path / "jobs" / "given"],
+        writable=[tmp_path / "jobs", tmp_path / "app" / "made"],
+        give_up={"scratch"},
+    )
+    (tmp_path / "jobs" / "given").rmdir()
+    found = paths.interpreter()
+    text = "import os; print(open('app/data/text').read()); open('app/made/it', 'w'); os.mkdir('jobs/given')"
+    command = [*_bwrap(policy, prepare.facts_of_system().bwrap, found), found.python, "-I", "-S", "-c"]
+    said = subprocess.run(
+        [*command, f"import os; os.chdir({str(tmp_path)!r}); {text}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.stdout, said.stderr) == ("x\n", "")
+    assert (tmp_path / "made" / "it").exists()
 
 
 def test_readable_and_writable_paths(sandboxed: Sandboxed) -> None:
