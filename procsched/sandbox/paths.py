@@ -130,6 +130,11 @@ def check_named(policy: Sandbox) -> None:
             if not os.path.exists(path):
                 raise ValidationError(f"{field} has {path!r}, which is not there")
             refuse_kernel(field, path, os.path.realpath(path))
+            if policy.scratch and path == SCRATCH:
+                raise ValidationError(
+                    f"{field} must not hold {SCRATCH!r} where scratch= is given, whose directory is there: name what "
+                    "is needed below it"
+                )
     trusted = {
         "sys.path": [entry for entry in sys.path if entry],
         "the interpreter": [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],

@@ -110,7 +110,8 @@ def decide(policy: Sandbox, facts: Facts) -> Plan:
             if namespaces:
                 break
             tried = f"{why}; there are none: {facts.no_bwrap}"
-            if promise not in policy.give_up:
+            # A limit can be given up; the directory that it is for would be that of the host.
+            if promise not in policy.give_up or promise == "scratch":
                 raise unavailable(promise, tried, _remedy(promise))
             given_up[promise] = tried
     kept = _always_kept(facts)

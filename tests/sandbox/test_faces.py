@@ -395,6 +395,13 @@ def test_links_to_what_is_the_kernels_are_refused(place: str, tmp_path: Any) -> 
         check_named(Sandbox(readable=(link,)))
 
 
+def test_a_path_in_the_place_of_scratch_is_refused() -> None:
+    """It would cover that; what is below it does not."""
+    with pytest.raises(ValidationError, match="readable must not hold '/tmp' where scratch= is given"):
+        check_named(Sandbox(scratch=1 << 20, readable=("/tmp",)))
+    check_named(Sandbox(readable=("/tmp",)))
+
+
 @pytest.mark.skipif(not hosts.IS_ROOT, reason="only root can give uids")
 def test_uids_of_others_are_refused() -> None:
     """A range that holds a user of the system is not nobody's: what runs under it would be ended."""

@@ -250,8 +250,11 @@ def test_what_cannot_be_read_is_no_matter_of_a_promise(tmp_path: Path) -> None:
 
 
 def test_one_given_up_promise_gives_up_no_other() -> None:
-    """Giving up names where namespaces are missing does not give up the scratch limit that needs them as well."""
-    for given_up in ({"names"}, {"names", "threads"}):
+    """Giving up names where namespaces are missing does not give up the scratch directory that needs them as well.
+
+    Nor does giving up its limit: without them there is none.
+    """
+    for given_up in ({"names"}, {"names", "threads"}, {"names", "scratch"}, GIVEABLE):
         with pytest.raises(SandboxUnavailableError) as raised:
             decide(Sandbox(scratch=1 << 20, give_up=given_up), without_bwrap())
         assert raised.value.promise == "scratch"
