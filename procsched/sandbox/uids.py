@@ -68,13 +68,20 @@ class Leases:
 
 
 def _refuse_known(uids: range) -> None:
-    """Refuse uids that belong to somebody: whatever runs under them would be ended."""
+    """Refuse uids that belong to somebody: whatever runs under them would be ended. And gids, with what they may do."""
+    import grp
     import pwd
 
     for user in pwd.getpwall():
         if user.pw_uid in uids:
             raise ValidationError(
                 f"run_as has uid {user.pw_uid}, which is that of {user.pw_name!r}: give a range that belongs to nobody"
+            )
+    for group in grp.getgrall():
+        if group.gr_gid in uids:
+            raise ValidationError(
+                f"run_as has gid {group.gr_gid}, which is that of the group {group.gr_name!r}, and jobs get the gids "
+                "of the same numbers: give a range that belongs to nobody"
             )
     for name in ("/etc/subuid", "/etc/subgid"):
         for owner, first, count in _delegated(name):

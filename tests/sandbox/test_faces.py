@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import grp
 import math
 import os
+import pwd
 import socket
 from typing import Any
 
@@ -409,6 +411,10 @@ def test_uids_of_others_are_refused() -> None:
 
     with pytest.raises(ValidationError, match="which is that of"):
         Leases(range(1, 10))
+    users = {user.pw_uid for user in pwd.getpwall()}
+    free = min(group.gr_gid for group in grp.getgrall() if group.gr_gid not in users)
+    with pytest.raises(ValidationError, match=f"run_as has gid {free}, which is that of the group"):
+        Leases(range(free, free + 1))
 
 
 def test_a_pool_has_uids_for_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
