@@ -99,4 +99,8 @@ def _delegated(name: str) -> list[tuple[str, int, int]]:
             fields = [line.strip().split(":") for line in file]
     except OSError:
         return []
-    return [(each[0], int(each[1]), int(each[2])) for each in fields if len(each) == 3 and each[1].isdigit()]
+    return [
+        (each[0], int(each[1]), int(each[2]))
+        for each in fields
+        if len(each) == 3 and (each[1] + each[2]).isdecimal()
+    ]

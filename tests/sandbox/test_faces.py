@@ -417,6 +417,15 @@ def test_uids_of_others_are_refused() -> None:
         Leases(range(free, free + 1))
 
 
+def test_lines_that_delegate_no_uids_are_passed_over(tmp_path: Any) -> None:
+    """As who delegates them does."""
+    from procsched.sandbox.uids import _delegated
+
+    file = tmp_path / "subuid"
+    file.write_text("# x\na:1:many\nb:\u00b2:5\nc:7:5\n\nd:1:2:3\n", encoding="utf-8")
+    assert _delegated(str(file)) == [("c", 7, 5)]
+
+
 def test_a_pool_has_uids_for_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one of them would wait for the end of another."""
     monkeypatch.setattr(prepare, "prepare", lambda _sandbox, nice: object())
