@@ -179,6 +179,11 @@ class Source:
             raise ValidationError(f"text must be a source text, not {type(self.text).__name__}")
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise ValidationError(f"name must be the name of a function in the text, not {self.name!r}")
+        if not self.name.isascii():
+            import unicodedata
+
+            # As the compiler names the function.
+            object.__setattr__(self, "name", unicodedata.normalize("NFKC", self.name))
         try:
             self.text.encode()
         except UnicodeEncodeError as error:

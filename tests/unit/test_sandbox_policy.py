@@ -45,6 +45,16 @@ def everything(plan: Plan) -> set[str]:
     return set(names)
 
 
+# --- the source ------------------------------------------------------------------------------------------
+
+
+def test_a_source_names_its_function_as_the_compiler_does() -> None:
+    """Which writes a name in one way, of the several that an identifier may be written in."""
+    names: dict[str, Any] = {}
+    exec("def \ufb01nd(): pass", names)
+    assert Source("def \ufb01nd(): pass", "\ufb01nd").name in names
+
+
 # --- the policy ------------------------------------------------------------------------------------------
 
 
