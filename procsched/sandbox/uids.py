@@ -102,5 +102,5 @@ def _delegated(name: str) -> list[tuple[str, int, int]]:
     return [
         (each[0], int(each[1]), int(each[2]))
         for each in fields
-        if len(each) == 3 and (each[1] + each[2]).isdecimal()
+        if len(each) == 3 and all(map(str.isdecimal, each[1:]))
     ]

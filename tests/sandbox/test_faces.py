@@ -422,7 +422,7 @@ def test_lines_that_delegate_no_uids_are_passed_over(tmp_path: Any) -> None:
     from procsched.sandbox.uids import _delegated
 
     file = tmp_path / "subuid"
-    file.write_text("# x\na:1:many\nb:\u00b2:5\nc:7:5\n\nd:1:2:3\n", encoding="utf-8")
+    file.write_text("# x\na:1:many\na:1:\nb:\u00b2:5\nc:7:5\n\nd:1:2:3\n", encoding="utf-8")
     assert _delegated(str(file)) == [("c", 7, 5)]
 
 
