@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from procsched._core.checks import finite_seconds, whole_number
+from procsched._core.checks import LONGEST_WAIT, finite_seconds, whole_number
 from procsched._core.frozen import frozen
 from procsched.errors import ValidationError
 
@@ -37,6 +37,7 @@ GIVEABLE: Final = frozenset({"names", "memory", "threads", "cpu", "scratch"})
 
 LEAST_MEMORY: Final = 64 << 20  # bytes of address space that an interpreter with a few imports takes
 LEAST_FILES: Final = 16  # descriptors: five are there from the start, and an import opens some
+MOST: Final = (1 << 63) - 1
 MOST_RESULT: Final = 256 << 20  # bytes; what is larger does not belong into a JSON text
 # Added to the niceness of a job where its pool is given none. Less of it leaves others less of the processors; each
 # step above takes a fifth of what a job gets beside others that compute, and a neighbour waits for a turn as often: it
@@ -108,21 +109,21 @@ class Sandbox:
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            whole_number(name, getattr(self, name), least)
+            _within_most(name, whole_number(name, getattr(self, name), least))
         if self.result > MOST_RESULT:
             raise ValidationError(
                 f"result must be at most {MOST_RESULT} bytes, not {self.result}: let the job write to a file "
                 "under writable="
             )
         if self.threads is not None:
-            whole_number("threads", self.threads)
+            _within_most("threads", whole_number("threads", self.threads))
         put = object.__setattr__
         seconds = finite_seconds("cpu_seconds", self.cpu_seconds, minimum=1.0)
         if not seconds.is_integer():
             raise ValidationError(
                 f"cpu_seconds must be whole seconds, as the kernel counts them, not {seconds:g}"
             )
-        put(self, "cpu_seconds", int(seconds))
+        put(self, "cpu_seconds", int(min(seconds, LONGEST_WAIT)))
         put(self, "readable", _paths("readable", self.readable))
         put(self, "writable", _paths("writable", self.writable))
         if self.env is not None:
@@ -200,6 +201,11 @@ class Source:
             f"Source(name={self.name!r}) is code that nobody trusts: it runs only where a sandbox is given, as in "
             "run(source, sandbox=Sandbox(), timeout=5)"
         )
+
+
+def _within_most(name: str, value: int) -> None:
+    if value > MOST:
+        raise ValidationError(f"{name} must be at most {MOST}, not {value}")
 
 
 def _paths(field: str, paths: object) -> tuple[str, ...]:

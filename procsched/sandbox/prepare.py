@@ -195,6 +195,11 @@ def _try_as_another(program: Program, uids: range) -> dict[str, str]:
 
 def _refusal(error: trial.TrialError, policy: Sandbox) -> Exception:
     promise = _PROMISE_OF_STEP.get(error.step, "")
+    if error.step == "limits" and "PermissionError" in str(error):
+        return ValidationError(
+            f"open_files={policy.open_files}, file_size={policy.file_size} or another limit of the sandbox is above "
+            "the hard limit of this program, which `ulimit -aH` shows"
+        )
     if error.step == "limits" or "Memory" in str(error):
         return ValidationError(
             f"memory={policy.memory} is not enough for an interpreter here, or another limit is not: {error}"

@@ -397,6 +397,15 @@ def test_links_to_what_is_the_kernels_are_refused(place: str, tmp_path: Any) -> 
         check_named(Sandbox(readable=(link,)))
 
 
+def test_a_limit_above_the_hard_one_is_told_as_such() -> None:
+    """And not as too little memory."""
+    error = prepare.trial.TrialError("limits", "PermissionError: [Errno 1] Operation not permitted")
+    told = prepare._refusal(error, Sandbox(open_files=1 << 30))
+    assert str(told).startswith(
+        "open_files=1073741824, file_size=67108864 or another limit of the sandbox is above "
+    )
+
+
 def test_a_path_in_the_place_of_scratch_is_refused() -> None:
     """It would cover that; what is below it does not."""
     with pytest.raises(ValidationError, match="readable must not hold '/tmp' where scratch= is given"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ def test_a_source_names_its_function_as_the_compiler_does() -> None:
     [
         ("memory", 1000),
         ("memory", "512M"),
+        *(
+            (name, 1 << 63)
+            for name in ("memory", "processes", "threads", "open_files", "file_size", "scratch")
+        ),
         ("cpu_seconds", 0),
         ("cpu_seconds", 1.5),
         ("cpu_seconds", timedelta(milliseconds=1500)),
@@ -116,6 +121,12 @@ def test_cpu_seconds_may_be_a_timedelta() -> None:
     policy = Sandbox(cpu_seconds=timedelta(minutes=1))  # type: ignore[arg-type]
     assert policy == Sandbox(cpu_seconds=60)
     assert type(policy.cpu_seconds) is int
+
+
+@pytest.mark.parametrize("seconds", [9_000_000_000, sys.maxsize, 1 << 100])
+def test_cpu_seconds_may_be_for_ever(seconds: int) -> None:
+    """The kernel counts nanoseconds in 64 bits, and would make little of so many."""
+    assert Sandbox(cpu_seconds=seconds).cpu_seconds * 10**9 < 1 << 63
 
 
 @pytest.mark.parametrize("promise", sorted(set(PROMISES) - GIVEABLE))
