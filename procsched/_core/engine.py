@@ -107,8 +107,8 @@ class Engine(Restoring):
     def _write_moved(self) -> None:
         """Have everything stored again whose times have moved with the wall clock."""
         for entry in self.entries.values():
-            # A retry that waits, be it for a resume, waits for a steady time.
-            if not entry.status.is_terminal and (entry.steady or entry.ended is not None):
+            # A retry that waits, be it for a resume, waits for a steady time; what has failed may be revived.
+            if self.may_go_on(entry) and (entry.steady or entry.ended is not None):
                 self.write_again(entry)
 
     def write_again(self, entry: Entry) -> None:

@@ -257,6 +257,11 @@ class Registry:
         if key is not None and self.keys.get(key) is entry:
             del self.keys[key]
 
+    @staticmethod
+    def may_go_on(entry: Entry) -> bool:
+        """Return whether a task may run again: one that has failed may, for it can be revived."""
+        return entry.status is FAILED or not entry.status.is_terminal
+
     def is_replaced(self, entry: Entry) -> bool:
         """Return whether another task has taken the place of a failed one, by its key; also where it is over itself."""
         key = entry.handle.task.key

@@ -103,11 +103,16 @@ class Restoring(Requests):
     def _follow_setting_back(self, back: float, wall: float, line: float) -> None:
         """Plan anew what follows the wall, and have everything stored by the new time."""
         for entry in list(self.entries.values()):
-            if entry.status.is_terminal:
+            if not self.may_go_on(entry):
                 continue
             if entry.steady or entry.ended is not None:
                 self.write(entry)
-            elif entry.kind == planning.OTHER and not entry.owed and entry.live is None:
+            elif (
+                entry.kind == planning.OTHER
+                and not entry.owed
+                and entry.live is None
+                and entry.status is not FAILED
+            ):
                 self._ask(Question(CLOCK_SET, entry, wall, record=self._record_of_slot(entry)), wall, line)
         text = f"the wall clock was set back by {back:.3f} s or more while no scheduler had the store"
         self.tell(None, wall, None, "clock", text)

@@ -581,6 +581,23 @@ def test_what_waits_for_a_resume_or_a_retry_is_told_by_the_new_time(path: str) -
         assert scheduler.stats().counters["schedule_errors"] == 0
 
 
+@pytest.mark.parametrize("within", [True, False])
+def test_a_failed_rate_is_revived_on_its_grid_after_a_clock_was_set_back(path: str, within: bool) -> None:
+    """It does not wait for the old time to come again, whether it was set back in its life or between two others."""
+    with simulated(path) as (scheduler, clock, _log):
+        task = scheduler.schedule("t", stored.fail, FixedRate(60), retry=NO_RETRY)
+        assert scheduler.wait_idle(support.TIMEOUT)
+        if within:
+            clock.step_wall(-HOUR)
+    clock = FakeClock(START - HOUR)
+    for _ in range(2):  # the first one is told by its store, and tells the second
+        with simulated(path, clock) as (scheduler, clock, _log):
+            clock.advance(10)
+    with simulated(path, clock) as (scheduler, clock, _log):
+        assert scheduler.revive(task.id)
+        assert scheduler.task(task.id).next_run_at == START - HOUR + 60
+
+
 @pytest.mark.parametrize("schedule", ["cron", "once"])
 def test_what_was_due_runs_whatever_the_new_time_says(path: str, schedule: str) -> None:
     """It waited for a worker when its scheduler ended."""
