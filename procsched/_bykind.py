@@ -182,14 +182,15 @@ def fit_enum(cls: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the reduction of an enum. cloudpickle makes members of their values alone, and sends no aliases.
 
     So where a member has attributes, is not made of its value or has a second name, the members go as other objects do:
-    what they are made of first, and when the class is there their attributes, which may refer to it.
+    what they are made of first, and when the class is there their attributes, which may refer to it. A metaclass of its
+    own is left out there too.
     """
     make, arguments, (own, slots), *_nothing, set_state = reduced
     base = next(kind for kind in cls.__mro__ if not kind.__flags__ & _HEAP_TYPE)
     names: dict[str, Any] = cls._member_map_
     given = {}
     attributes = {}
-    lost = len(arguments[3]) != len(names)
+    lost = len(arguments[3]) != len(names) or type(cls) is not type(arguments[0][-1])
     try:
         for name, member in names.items():
             made_of, had = _take_apart(base, member)
@@ -206,7 +207,20 @@ def fit_enum(cls: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     members = {"__new__": _make_given, "__init__": _init_given, **given}
     own = {name: value for name, value in own.items() if name not in names}
     state = (set_state, (own, slots), attributes)
-    return make_enum, (make, *arguments[:3], members, *arguments[4:]), state, None, None, fill_enum
+    return make_enum, (make, type(cls), *arguments[:3], members, *arguments[4:]), state, None, None, fill_enum
+
+
+def reduce_member(member: Any) -> Any:
+    """Reduce a member of such an enum by its name: its value may be a function, say, of which no copy is equal."""
+    kind = type(member)
+    if kind.__reduce_ex__.__module__ == "enum" and kind._member_map_.get(member._name_) is member:
+        return get_member, (kind, member._name_)
+    return NotImplemented  # a combination of flags, or it has a way of its own
+
+
+def get_member(cls: Any, name: str) -> Any:
+    """Return a member of an enum. Named in pickles."""
+    return cls._member_map_[name]
 
 
 def _take_apart(base: Any, member: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -244,9 +258,11 @@ def _init_given(_member: Any, _given: Any) -> None:
     pass
 
 
-def make_enum(make: Callable[..., Any], *arguments: Any) -> Any:
+def make_enum(make: Callable[..., Any], meta: type, *arguments: Any) -> Any:
     """Make an enum anew, with members that have no attributes so far."""
     cls = make(*arguments)
+    if type(cls) is not meta:  # it was made by that of its bases
+        cls.__class__ = meta
     for name, ours in (("__init__", _init_given), ("__new_member__", _make_given)):
         if cls.__dict__.get(name) is ours:  # else it came before
             delattr(cls, name)

@@ -103,6 +103,8 @@ def _make_pickler() -> Any:
             if not is_function and not issubclass(type(obj), type):
                 if type(obj) is alias_type:
                     return _bykind.reduce_alias(obj, self.boxes)
+                if "_member_map_" in type(obj).__dict__ and _goes_by_value(type(obj)):
+                    return _bykind.reduce_member(obj)
                 return _reduce_own(obj, self.dispatch_table)
             reduced = super().reducer_override(obj)
             if type(reduced) is not tuple or len(reduced) != 6:  # by name
@@ -132,6 +134,11 @@ def _make_pickler() -> Any:
             return make, arguments, (set_state, state), None, None, set_class
 
     return Pickler
+
+
+def _goes_by_value(cls: type) -> bool:
+    """Return whether no worker can import a class: True only where that is certain at a glance."""
+    return cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
 
 
 def _reduce_own(obj: object, reducers: Any) -> Any:

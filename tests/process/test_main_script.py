@@ -254,7 +254,11 @@ class Right(enum.Flag):
     WRITE = 2
     BOTH = 3
 
-class Step(enum.Enum):
+class Asking(enum.EnumMeta):
+    def __contains__(cls, value):
+        return value in cls._value2member_map_
+
+class Step(enum.Enum, metaclass=Asking):
     TWICE = enum.member(lambda number: 2 * number)
 
 class Day(datetime.date, enum.Enum):
@@ -290,7 +294,10 @@ for kind in (Planet, Coordinate, Named, Right, Day, Pair, Paper):
         for _ in range(2):
             assert run(look, member) == look(member), (run(look, member), look(member))
             assert run(lambda: member) is member
-assert run(lambda: Step.TWICE.value(4)) == 8
+for _ in range(2):
+    assert run(lambda step: (step.value(4), 3 in Step), Step.TWICE) == (8, False)
+    assert run(lambda: Step.TWICE) is Step.TWICE
+    assert run(lambda: Right.READ | Right.WRITE) is Right.BOTH
 print("all is well")
 """
 
