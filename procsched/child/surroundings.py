@@ -89,7 +89,7 @@ class Surroundings:
     def have_changed(self) -> bool:
         """Return whether a run has changed what `tidy` does not put back.
 
-        Fifteen microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more, and
+        Some twenty microseconds: so it is asked, as CPU time and memory are, after runs of a millisecond and more, and
         where `settle_streams` says so. What of the interpreter harms nobody soon is put back here.
         """
         gc.set_threshold(*self._thresholds)
@@ -187,8 +187,11 @@ def _settings() -> list[Any]:
     limits = [resource.getrlimit(which) for which in _RLIMITS]
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(), os.getgid())
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    policy = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None
     priority = os.getpriority(os.PRIO_PROCESS, 0)
-    return [standard, limits, ids, priority, affinity, _system.is_subreaper()]
+    root = os.stat("/")
+    place = (root.st_dev, root.st_ino)
+    return [standard, limits, ids, os.getgroups(), priority, policy, affinity, place, _system.is_subreaper()]
 
 
 def flush_streams() -> None:

@@ -95,6 +95,24 @@ noted = note()
 os.close(0)
 assert noted.have_changed()
 """,
+    "a policy of scheduling": """
+noted = note()
+if hasattr(os, "sched_setscheduler"):
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    assert noted.have_changed()
+""",
+    "groups, for which one has to be root": """
+noted = note()
+if os.geteuid() == 0:
+    os.setgroups([*os.getgroups(), 1 << 20])
+    assert noted.have_changed()
+""",
+    "another root, likewise": """
+noted = note()
+if os.geteuid() == 0:
+    os.chroot(tempfile.gettempdir())
+    assert noted.have_changed()
+""",
     "a peak that can be reset no more": """
 noted = note()
 assert noted.usage()[1] > 1 << 20
