@@ -69,6 +69,18 @@ class Surroundings:
             self._peak_fd = out_of_the_way(os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:
             self._peak_fd = -1
+        try:
+            self._timers_fd = out_of_the_way(os.open("/proc/self/timers", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:  # a kernel without CONFIG_CHECKPOINT_RESTORE
+            self._timers_fd = -1
+        self._timers = self._count_timers()
+
+    def _count_timers(self) -> int:
+        """Return how many timers of timer_create(2) there are; 0 where nobody can say."""
+        try:
+            return os.pread(self._timers_fd, 1 << 12, 0).count(b"ID:") if self._timers_fd >= 0 else 0
+        except OSError:  # a run may have closed it
+            return 0
 
     def usage(self) -> tuple[float, int]:
         """Return CPU seconds and peak resident bytes since the last call, and begin anew."""
@@ -96,7 +108,7 @@ class Surroundings:
         if sys.getswitchinterval() != self._switch_interval:
             sys.setswitchinterval(self._switch_interval)
         sys.set_int_max_str_digits(self._digits)
-        return _settings() != self._settings
+        return _settings() != self._settings or self._count_timers() > self._timers
 
     def settle_interpreter(self) -> None:
         """Put back what a run has changed of the interpreter that the next one, or the answer, may suffer from."""

@@ -95,6 +95,16 @@ noted = note()
 os.close(0)
 assert noted.have_changed()
 """,
+    "a timer of C code": """
+import ctypes
+noted, libc, made = note(), ctypes.CDLL(None), ctypes.c_void_p()
+if os.path.exists("/proc/self/timers") and hasattr(libc, "timer_create"):
+    assert not noted.have_changed()
+    assert libc.timer_create(1, None, ctypes.byref(made)) == 0
+    assert noted.have_changed()
+    assert libc.timer_delete(made) == 0
+    assert not noted.have_changed()
+""",
     "a policy of scheduling": """
 noted = note()
 if hasattr(os, "sched_setscheduler"):
