@@ -108,6 +108,20 @@ def use_in_child(size: int) -> None:
     os.waitpid(child, 0)
 
 
+async def hang_in_closed_loop() -> None:
+    """Have the event loop take for ever to end, once it is closed."""
+    import asyncio
+
+    loop: Any = asyncio.get_running_loop()
+    close = loop.close
+
+    def close_and_hang() -> None:
+        close()
+        time.sleep(FOREVER)
+
+    loop.close = close_and_hang
+
+
 def report_progress() -> tuple[str, int, float | None]:
     """Tell of three steps; return what is known of the run."""
     from procsched import current_run

@@ -176,9 +176,12 @@ class Worker:
     def stop(self, error: BaseException) -> None:
         """Raise `error` in the action, or cancel it where it is a coroutine."""
         if self.cancel is not None:
-            self.cancel()
-        else:
-            raise error
+            try:
+                self.cancel()
+                return
+            except RuntimeError:  # its loop is closed: it is on its way out
+                pass
+        raise error
 
     # -- running -------------------------------------------------------------------------------------------
 

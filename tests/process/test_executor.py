@@ -197,6 +197,14 @@ def test_memory_of_an_earlier_child_is_not_that_of_a_run_that_is_killed(single: 
     assert record.pid == only_record(using, Outcome.SUCCEEDED).pid
 
 
+def test_a_coroutine_whose_loop_is_closed_can_be_asked(single: Bench) -> None:
+    """There is nothing to cancel any more: what is raised is why it was asked."""
+    future = single.submit(faults.hang_in_closed_loop, soft_timeout=0.5)
+    with pytest.raises(TaskTimeoutError):
+        future.result(support.TIMEOUT)
+    only_record(future, Outcome.TIMED_OUT)
+
+
 def test_progress_reaches_the_future(bench: Bench) -> None:
     """current_run() tells of the run, and what it says of its progress is on the future."""
     future = bench.submit(faults.report_progress, name="counting", timeout=support.TIMEOUT)
