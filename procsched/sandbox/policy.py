@@ -108,16 +108,17 @@ class Sandbox:
     give_up: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        # As plain numbers and texts, and not as members of an enumeration, say: the sandboxed process is told of them.
+        put = object.__setattr__
         for name, least in _LEAST.items():
-            _within_most(name, whole_number(name, getattr(self, name), least))
+            put(self, name, _within_most(name, whole_number(name, getattr(self, name), least)))
         if self.result > MOST_RESULT:
             raise ValidationError(
                 f"result must be at most {MOST_RESULT} bytes, not {self.result}: let the job write to a file "
                 "under writable="
             )
         if self.threads is not None:
-            _within_most("threads", whole_number("threads", self.threads))
-        put = object.__setattr__
+            put(self, "threads", _within_most("threads", whole_number("threads", self.threads)))
         seconds = finite_seconds("cpu_seconds", self.cpu_seconds, minimum=1.0)
         if not seconds.is_integer():
             raise ValidationError(
@@ -203,9 +204,10 @@ class Source:
         )
 
 
-def _within_most(name: str, value: int) -> None:
+def _within_most(name: str, value: int) -> int:
     if value > MOST:
         raise ValidationError(f"{name} must be at most {MOST}, not {value}")
+    return int(value)
 
 
 def _paths(field: str, paths: object) -> tuple[str, ...]:
@@ -217,6 +219,8 @@ def _paths(field: str, paths: object) -> tuple[str, ...]:
         if not isinstance(path, (str, os.PathLike)):
             raise ValidationError(f"{field} must hold paths, not {type(path).__name__} {path!r}")
         text = os.fspath(path)
+        if isinstance(text, str):
+            text = str.__str__(text)
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValidationError(f"{field} must hold paths as texts, not {text!r}")
         try:
@@ -267,7 +271,7 @@ def _environment(env: object) -> Mapping[str, str]:
             raise ValidationError(
                 f"env must not set {name!r}: it would change what runs before anything is confined"
             )
-    return MappingProxyType(made)
+    return MappingProxyType({str.__str__(name): str.__str__(value) for name, value in made.items()})
 
 
 def _check_uids(uids: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import pickle
 import sys
@@ -121,6 +122,24 @@ def test_cpu_seconds_may_be_a_timedelta() -> None:
     policy = Sandbox(cpu_seconds=timedelta(minutes=1))  # type: ignore[arg-type]
     assert policy == Sandbox(cpu_seconds=60)
     assert type(policy.cpu_seconds) is int
+
+
+def test_members_of_enumerations_are_kept_as_what_they_are() -> None:
+    """Plain texts and numbers: nothing else can be told to a process."""
+
+    class Text(enum.StrEnum):
+        NAME = "A"
+        PATH = "/srv"
+
+    class Number(enum.IntEnum):
+        MANY = 1 << 30
+
+    made = Sandbox(env={Text.NAME: Text.PATH}, readable=(Text.PATH,), memory=Number.MANY, threads=Number.MANY)
+    ((name, value),) = (made.env or {}).items()
+    for kept, plain in ((name, "A"), (value, "/srv"), (made.readable[0], "/srv")):
+        assert (type(kept), kept) == (str, plain)
+    for number in (made.memory, made.threads):
+        assert (type(number), number) == (int, 1 << 30)
 
 
 @pytest.mark.parametrize("seconds", [9_000_000_000, sys.maxsize, 1 << 100])
