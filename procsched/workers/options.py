@@ -67,7 +67,8 @@ class PoolOptions:
             isinstance(name, str) for name in preload
         ):
             raise ValidationError(f"preload must be a sequence of module names, not {preload!r}")
-        self.preload = tuple(map(str.__str__, preload))  # exact, for the helper has no classes of the program
+        # These as plain texts and numbers: the helper is told of them, and imports no enumeration of the user's.
+        self.preload = tuple(map(str.__str__, preload))
         self.max_runs = _count("max_runs_per_worker", max_runs_per_worker)
         self.max_rss = _count("max_rss_per_worker", max_rss_per_worker)
         self.env = None if env is None else _environment(env)
@@ -135,7 +136,7 @@ def _niceness(nice: object, confined: bool) -> int:
         return NICE
     if isinstance(nice, bool) or not isinstance(nice, int) or not 0 <= nice <= 19:
         raise ValidationError(f"nice must be a whole number from 0 to 19, or None, not {nice!r}")
-    return nice
+    return int(nice)
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import pickle
 import re
@@ -25,6 +26,7 @@ from procsched import (
     OneTime,
     Priority,
     ProcessExecutor,
+    ProcessPool,
     RetryPolicy,
     Scheduler,
     SchedulerStateError,
@@ -414,3 +416,19 @@ def test_ids_must_be_new_texts() -> None:
         with pytest.raises(ValidationError, match="next_id"):
             scheduler.schedule("t", _nothing, OneTime(START + 5))
         assert len(scheduler.tasks()) == 1
+
+
+def test_options_of_a_pool_are_kept_as_what_they_are() -> None:
+    """A member of an enumeration is a text or a number; the helper that is told of it cannot import its class."""
+
+    class Text(enum.StrEnum):
+        NAME = "json"
+
+    class Number(enum.IntEnum):
+        TWO = 2
+
+    options = ProcessPool(env={Text.NAME: Text.NAME}, nice=Number.TWO, preload=[Text.NAME]).options
+    assert options.env is not None
+    for kept in (*options.env, *options.env.values(), *options.preload):
+        assert (type(kept), kept) == (str, "json")
+    assert (type(options.nice), options.nice) == (int, 2)
