@@ -122,7 +122,8 @@ def test_a_recycled_worker_and_its_successor_are_counted(tmp_path: Path) -> None
     with Bench(tmp_path, 1, max_tasks_per_child=1) as bench:
         for n in range(4):
             assert bench.submit(faults.add, n, 0).result() == n
-        support.eventually(lambda: bench.counters()["left_workers"] >= 3)
+            # Or else whoever comes may be there before the one before has gone, and takes nobody's place.
+            support.eventually(lambda gone=n: bench.counters()["left_workers"] > gone)  # type: ignore[misc]
         stats = bench.executor.stats()
         assert_counted(stats, killed_workers=0, crashed_workers=0)
         assert stats.counters["recycled"] >= 3
