@@ -84,11 +84,9 @@ class StoreClient:
     """
 
     def __init__(self, url: str, timeout: float, allow_shared_file: bool) -> None:
-        self._given = url
         self._timeout = timeout
-        self._allow_shared_file = allow_shared_file
         self._database = Database(url, allow_shared_file)
-        self._store = SqlTaskStore(url, allow_shared_file=allow_shared_file)
+        self._store = self._make_store()
         self._check()
 
     def __repr__(self) -> str:
@@ -104,6 +102,9 @@ class StoreClient:
     def url(self) -> str:
         """The store, without password."""
         return self._database.url
+
+    def _make_store(self) -> SqlTaskStore:
+        return SqlTaskStore(self._database)  # type: ignore[arg-type]
 
     def _check(self) -> None:
         from procsched.stores import migrating
@@ -331,7 +332,7 @@ class StoreClient:
         from procsched.scheduler import Scheduler
         from procsched.workers.local import InlinePool
 
-        store = SqlTaskStore(self._given, allow_shared_file=self._allow_shared_file)
+        store = self._make_store()
         store.visit()
         scheduler = Scheduler(pool=InlinePool(), store=store)
         try:

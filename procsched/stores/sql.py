@@ -102,7 +102,8 @@ class SqlTaskStore:
         self._keep_count = (
             None if records_per_task is None else whole_number("records_per_task", records_per_task)
         )
-        self._database = Database(url, allow_shared_file)
+        # A `StoreClient` gives its own: a relative path would lead elsewhere by now, if the directory was changed.
+        self._database = url if isinstance(url, Database) else Database(url, allow_shared_file)
         if self._database.path is not None:
             _places.note_store(self, str(self._database.path))
         self._standby = standby

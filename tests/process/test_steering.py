@@ -502,6 +502,23 @@ def test_without_a_scheduler_the_store_is_changed(url: str, caplog: pytest.LogCa
         assert scheduler.wait(task_id, support.TIMEOUT).ok
 
 
+def test_a_client_keeps_its_store_when_the_directory_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no scheduler lives: a relative path is that of the moment when it was given."""
+    monkeypatch.chdir(tmp_path)
+    scheduler = Scheduler(pool=InlinePool(), store=SqlTaskStore("sqlite:///jobs.db"))
+    task = scheduler.schedule("t", stored.nothing, OneTime(2e9))
+    scheduler.shutdown()
+    client = connect("sqlite:///jobs.db")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert client.pause(task)
+    assert client.task(task.id).status is S.PAUSED
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_dead_owners_socket_is_no_obstacle(file: str, tmp_path: Path) -> None:
     """Nobody listens behind it, and the next owner puts its own in its place."""
     with owner.process(file) as one:
