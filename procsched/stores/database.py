@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import stat
 from pathlib import Path
 
 from procsched.errors import StoreError, ValidationError
 from procsched.stores import files, remedies
+from procsched.stores.codec import writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class Database:
     def __init__(self, url: object, allow_shared_file: bool) -> None:
         if not isinstance(url, str):
             raise ValidationError(f"url must be a text such as 'sqlite:///jobs.db', not {type(url).__name__}")
+        if writable(url) != url:
+            raise ValidationError("url must be a text in UTF-8, and without zero characters")
         try:
             import sqlalchemy
         except ImportError as error:
@@ -69,6 +73,14 @@ class Database:
                     f"url must name a file, as 'sqlite:///jobs.db' does, not {self.url!r}: "
                     "for a store in memory leave store= out"
                 )
+            if self._parsed.host is not None:  # a directory, mostly, of which nobody would hear any more
+                raise ValidationError(
+                    f"url must have three slashes before a path, and four before one that begins with a slash, as "
+                    f"'sqlite:///jobs.db' does, not {self.url!r}"
+                )
+            if self._parsed.query:
+                options = ", ".join(self._parsed.query)
+                raise ValidationError(f"url must have no options for a SQLite file, and has {options}")
             return Path(name).absolute()  # the working directory may change
         if driver not in ("postgresql", "postgresql+psycopg"):
             raise ValidationError(
@@ -108,18 +120,16 @@ class Database:
         options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
         if self.path is None:
             parsed = self._parsed.set(drivername="postgresql+psycopg")
-            engine = sqlalchemy.create_engine(
-                parsed,
-                connect_args={
-                    "application_name": "procsched",
-                    "connect_timeout": CONNECT_SECONDS,
-                    "keepalives_idle": DEAD_LINK_SECONDS,
-                    "tcp_user_timeout": DEAD_LINK_SECONDS * 1000,
-                    **more,
-                    **dict(parsed.query),
-                },
-                **options,
-            )
+            ours = {
+                "application_name": "procsched",
+                "connect_timeout": CONNECT_SECONDS,
+                "keepalives_idle": DEAD_LINK_SECONDS,
+                "tcp_user_timeout": DEAD_LINK_SECONDS * 1000,
+                **more,
+            }
+            # What the URL says counts. It is SQLAlchemy that makes one list of several hosts in it.
+            ours = {name: value for name, value in ours.items() if name not in parsed.query}
+            engine = sqlalchemy.create_engine(parsed, connect_args=ours, **options)
         else:
             engine = sqlalchemy.create_engine(
                 "sqlite://", creator=self._opener(self.path, read_only), **options
@@ -143,7 +153,7 @@ class Database:
         import sqlite3
         from urllib.parse import quote
 
-        uri = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rw'}"
+        uri = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
 
         def open_file() -> sqlite3.Connection:
             if not read_only:

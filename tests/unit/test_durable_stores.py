@@ -240,6 +240,11 @@ def test_the_views_are_for_people(make: Make, url: str) -> None:
         (5, "must be a text"),
         ("sqlite://", "must name a file"),
         ("sqlite:///:memory:", "leave store= out"),
+        ("sqlite:///jobs\0.db", "without zero characters"),
+        ("sqlite:///jobs\udcff.db", "in UTF-8"),
+        ("sqlite://data/jobs.db", "three slashes before a path"),
+        ("sqlite://data:hunter2@place/jobs.db", "three slashes before a path"),
+        ("sqlite:///jobs.db?mode=ro", "no options for a SQLite file, and has mode"),
         ("mysql://localhost/x", "there are no other stores"),
         ("postgresql+psycopg2://localhost/x", "there are no other stores"),
         ("no url :hunter2", "must be a database URL"),
@@ -269,6 +274,17 @@ def test_the_password_is_in_no_text(form: str, caplog: pytest.LogCaptureFixture)
     assert "127.0.0.1" in str(caught.value)
 
 
+def test_a_url_may_name_several_hosts(postgres: pg.Server) -> None:
+    """As servers do of which one takes the place of another."""
+    url = postgres.new_database()
+    _, _, place = url.partition("@")
+    host, _, database = place.partition("/")
+    several = f"{url.replace(place, '/' + database)}?host=127.0.0.1:1&host={host}&connect_timeout=5"
+    store = SqlTaskStore(several)
+    store.open()
+    store.close()
+
+
 def test_a_wrong_password_is_not_shown(postgres: pg.Server) -> None:
     """The server's own words come through."""
     url = postgres.new_database().replace(pg.PASSWORD, "wrong-and-secret")
@@ -283,6 +299,21 @@ def test_a_wrong_password_is_not_shown(postgres: pg.Server) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
+
+
+def test_a_directory_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is no text: it is the working directory, and the path in the URL leads on from there."""
+    directory = os.fsencode(tmp_path) + b"/\xff"
+    try:
+        os.mkdir(directory)
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    monkeypatch.chdir(os.fsdecode(directory))
+    store = SqlTaskStore("sqlite:///jobs.db")
+    store.open()
+    store.write([change(1, new=True)])
+    store.close()
+    assert len(store.load_all()) == 1
 
 
 def test_the_file_is_private_and_synced(path: Path) -> None:
