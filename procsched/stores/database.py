@@ -252,6 +252,15 @@ class Database:
         return text.strip()
 
 
+def leave_to_parent(connection: Any) -> None:
+    """In a fork of the process: close a socket of psycopg's here, so that the session ends when the parent does.
+
+    Not by `close`, which would tell the server; psycopg leaves it alone in another process than its own.
+    """
+    if not connection.closed:
+        os.close(connection.fileno())
+
+
 def _on_sqlite(connection: Any, _record: Any) -> None:
     for pragma in (
         "journal_mode = WAL",

@@ -88,6 +88,7 @@ class FileLock:
         self._url = url
         self.visiting = False
         self._fd = -1
+        self._taking = -1  # the descriptor that `take` tries, or waits, to lock
         self._lock = threading.Lock()  # guards the next two, for a few instructions
         self._waker: Waker | None = None
         self._stopped = False
@@ -108,7 +109,7 @@ class FileLock:
             StoreInUseError: somebody else has it. SchedulerStateError: `stop_waiting` was called.
         """
         while True:
-            descriptor = self._open()
+            descriptor = self._taking = self._open()
             try:
                 if not try_lock(descriptor):
                     if standby:
@@ -120,12 +121,15 @@ class FileLock:
                     os.lseek(descriptor, 0, os.SEEK_SET)
                     os.write(descriptor, json.dumps(holder.this_process(self.visiting)).encode() + b"\n")
                     self._fd = descriptor
+                    self._taking = -1
                     return
             except BaseException as error:
+                self._taking = -1
                 os.close(descriptor)
                 if isinstance(error, OSError):  # no space is left, or the file system knows no locks
                     raise self._refusal("taken", error) from error
                 raise
+            self._taking = -1
             os.close(descriptor)  # of a file that somebody has removed
 
     def release(self) -> None:
@@ -150,11 +154,12 @@ class FileLock:
         self._stop.clear()
 
     def after_fork(self) -> None:
-        """In a fork of the process: the lock is the parent's. Closing this copy of the descriptor leaves it that."""
+        """In a fork of the process: the lock is the parent's, or will be. Closing this copy leaves it that."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
+        descriptors = {self._fd, self._taking} - {-1}
+        self._fd = self._taking = -1
+        for descriptor in descriptors:
             os.close(descriptor)
         waker, self._waker = self._waker, None
         if waker is not None:

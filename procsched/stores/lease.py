@@ -18,7 +18,6 @@ import collections
 import contextlib
 import json
 import logging
-import os
 import select
 import threading
 
@@ -30,6 +29,7 @@ from procsched.errors import SchedulerStateError, StoreError, StoreInUseError
 from procsched.stores import holder
 from procsched.stores.claims import Losing, having
 from procsched.stores.codec import writable
+from procsched.stores.database import leave_to_parent
 from procsched.stores.file_lock import Waker
 
 TYPE_CHECKING = False
@@ -96,6 +96,7 @@ class LeaseClaim(Losing):
         super().__init__()
         self._database = database
         self._connection: Any = None  # psycopg's; the keeper's while that runs
+        self._taking: Any = None  # that in which the lock is tried, or waited for
         self._until = 0.0  # real steady seconds, to which the lease holds for certain; written by the keeper
         self._waker: Waker | None = None
         self._thread: threading.Thread | None = None
@@ -133,14 +134,15 @@ class LeaseClaim(Losing):
     def _take(self, standby: bool) -> None:
         while True:
             try:
-                connection = self._database.session(SESSION)
+                connection = self._taking = self._database.session(SESSION)
                 try:
                     self._lock(connection, standby)
                     self._wait_out(connection)
                 except BaseException:
+                    self._taking = None
                     connection.close()
                     raise
-                self._connection = connection
+                self._connection, self._taking = connection, None
                 return
             except Exception as error:
                 if standby:
@@ -310,10 +312,10 @@ class LeaseClaim(Losing):
         self._saying = threading.Lock()
         self._closing = self._is_lost = True
         self._thread = None
-        connection, self._connection = self._connection, None
-        if connection is not None and not connection.closed:
-            # Not `close`, which would tell the server; psycopg leaves it alone in another process than its own.
-            os.close(connection.fileno())
+        connections = {self._connection, self._taking} - {None}
+        self._connection = self._taking = None
+        for connection in connections:
+            leave_to_parent(connection)
         waker, self._waker = self._waker, None
         if waker is not None:
             waker.close()

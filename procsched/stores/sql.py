@@ -23,7 +23,7 @@ from procsched.ids import LONGEST_NUMBER
 from procsched.stores import codec, holder
 from procsched.stores.changes import Change, Loaded
 from procsched.stores.claims import claim_of
-from procsched.stores.database import Database
+from procsched.stores.database import Database, leave_to_parent
 from procsched.stores.payloads import StoredAction, StoredCall, store_call
 
 TYPE_CHECKING = False
@@ -147,10 +147,13 @@ class SqlTaskStore:
         self._using = threading.RLock()
         self._user = None
         self._epoch = 0
-        if self._connection is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             # Closing it here would take the write-ahead log of SQLite from the parent.
-            _inherited.append(self._connection)
-            self._connection = None
+            _inherited.append(connection)
+            if not (self._database.is_sqlite or connection.closed or connection.invalidated):
+                # A parent that is killed in the midst of a transaction would leave its locks to this process.
+                leave_to_parent(connection.connection.driver_connection)
         self._file = None
         self._engine = None  # another thread may have been in the midst of it
         self._database.after_fork()

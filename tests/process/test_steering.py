@@ -252,6 +252,108 @@ def test_a_fork_of_the_owner_keeps_nothing(url: str) -> None:
             os.kill(child, signal.SIGKILL)
 
 
+# It forks while it stands by, and says so; then it says that it has the store.
+FORKED_STANDBY = """
+import os, sys, threading, time
+from procsched import InlinePool, Scheduler, SqlTaskStore
+from tests import support
+store = SqlTaskStore(sys.argv[1], standby=True)
+thread = threading.Thread(target=Scheduler(pool=InlinePool(), store=store).start, daemon=True)
+thread.start()
+waits = store._claim if hasattr(store._claim, "_waker") else store._claim._lock
+support.eventually(lambda: waits._waker is not None, what="it stands by")
+child = os.fork()
+if not child:
+    os.close(1)
+    time.sleep(1000)
+print(child, flush=True)
+thread.join()
+print("started", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("killed", ["while it waits", "as the owner"])
+def test_a_fork_of_a_standby_keeps_nothing(url: str, killed: str) -> None:
+    """Neither its place in the line nor, later, the lock."""
+    first = scheduler_on(url)
+    first.start()
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED_STANDBY, url], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+    ) as standby:  # fmt: skip
+        assert standby.stdout is not None
+        child = int(standby.stdout.readline())
+        try:
+            if killed == "as the owner":
+                first.shutdown()
+                assert standby.stdout.readline() == "started\n"
+            standby.kill()
+            standby.wait(support.TIMEOUT)
+            first.shutdown()
+            with scheduler_on(url) as another:
+                assert another.tasks() == []
+        finally:
+            standby.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+# It forks in the midst of a transaction.
+FORKED_WRITER = """
+import os, sys, threading, time
+from procsched import InlinePool, OneTime, Scheduler, SqlTaskStore
+from tests import stored
+scheduler = Scheduler(pool=InlinePool(), store=SqlTaskStore(sys.argv[1]))
+scheduler.start()
+print("started", flush=True)
+sys.stdin.readline()
+more = ("t", stored.nothing, OneTime(2e9))
+threading.Thread(target=scheduler.schedule, args=more, daemon=True).start()
+sys.stdin.readline()
+child = os.fork()
+if not child:
+    os.close(1)
+    time.sleep(1000)
+print(child, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_fork_ends_no_transaction_later_than_its_parent(postgres: postgres.Server) -> None:
+    """What the parent has locked in the midst of one is free when that is killed."""
+    import psycopg
+
+    url = postgres.new_database()
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED_WRITER, url], cwd=Path(__file__).parents[2], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as writer:  # fmt: skip
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        try:
+            assert writer.stdout.readline() == "started\n"
+            with psycopg.connect(url.replace("+psycopg", "")) as other:
+                other.execute("LOCK TABLE tasks IN EXCLUSIVE MODE")
+                writer.stdin.write("\n")
+                writer.stdin.flush()
+                waiting = "SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted"
+                support.eventually(
+                    lambda: other.execute(waiting).fetchone(), what="it is in the midst of one"
+                )
+                writer.stdin.write("\n")
+                writer.stdin.flush()
+                child = int(writer.stdout.readline())
+                writer.kill()
+                writer.wait(support.TIMEOUT)
+            try:
+                with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other:
+                    other.execute(f"SET statement_timeout = {int(1000 * support.TIMEOUT)}")
+                    other.execute("SELECT * FROM owner FOR UPDATE")
+            finally:
+                os.kill(child, signal.SIGKILL)
+        finally:
+            writer.kill()
+
+
 def test_a_standby_that_is_shut_down_waits_no_more(url: str) -> None:
     """`start` raises, in whatever thread."""
     with scheduler_on(url):
