@@ -92,7 +92,7 @@ class Loaded:
         finished: ids of those that are terminal, in the order in which they ended.
         down_at: UNIX seconds when the last owner was alive for certain.
         why: the error of the records of what was lost with it.
-        same_boot: whether the pids that were written down may still be those processes.
+        same_boot: whether the pids that were written down may still be those processes, and nobody's.
         known_ids: ids that must never be given again, those of `tasks` left out.
     """
 

@@ -30,7 +30,7 @@ metadata = MetaData()
 # SQLite numbers rows by itself only in a column that is an INTEGER to the letter.
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
-# key -> value: uuid and creation of the store, the highest number of each prefix of ids, when it was last written.
+# key -> value: the highest number of each prefix of ids; of SQLite, which file it is; of PostgreSQL, the lease.
 meta = Table(
     "meta",
     metadata,

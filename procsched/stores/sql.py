@@ -293,7 +293,7 @@ class SqlTaskStore:
                 self._claim.hold()
                 with connection.begin(), self._reading():
                     former = self._take(connection)
-                    return self._load(connection, former)
+                    return self._load(connection, former, self._note_file(connection))
         except BaseException:
             with self._lock:
                 self._drop_connection()
@@ -347,7 +347,18 @@ class SqlTaskStore:
         self._epoch = epoch
         return former
 
-    def _load(self, connection: Connection, former: dict[str, Any] | None) -> Loaded:
+    def _note_file(self, connection: Connection) -> bool:
+        """Write down which file this is. Return whether it is a copy of the one that the former owner had."""
+        assert self._statements is not None
+        identity = self._database.file_identity()
+        if identity is None:
+            return False
+        found, now = connection.execute(self._statements.file).scalar(), "{}:{}".format(*identity)
+        if found != now:
+            self._statements.note_meta.run(connection, [{"key": "file", "value": now}])
+        return found != now
+
+    def _load(self, connection: Connection, former: dict[str, Any] | None, copied: bool) -> Loaded:
         from procsched.stores.reading import load_tasks
 
         assert self._statements is not None
@@ -361,6 +372,8 @@ class SqlTaskStore:
             return Loaded(tasks, underway, finished, known_ids=known)
         closed = former["closed_at"]
         same_boot = former["boot_id"] == _identity.boot_id() != ""
+        if copied and not holder.is_gone(former):
+            same_boot = False  # it goes on with the file that was copied, and these are its runs
         return Loaded(
             tasks,
             underway,

@@ -48,6 +48,7 @@ class Statements:
 
         self.last_seq = select(tasks.c.seq).order_by(tasks.c.seq.desc()).limit(1)
         self.highest_ids = select(meta.c.key, meta.c.value).where(meta.c.key.like("highest id:%"))
+        self.file = select(meta.c.value).where(meta.c.key == "file")
         note = insert(meta)
         noted = note.on_conflict_do_update(index_elements=["key"], set_={"value": note.excluded["value"]})
         self.note_meta = Prepared(noted, dialect, ("key", "value"))

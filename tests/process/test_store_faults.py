@@ -184,6 +184,27 @@ def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, left: subproces
     assert left.returncode == 0
 
 
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_runs_of_who_has_the_original_are_left_alone(
+    tmp_path: Path, left: subprocess.Popen[bytes], alive: bool
+) -> None:
+    """A scheduler on a copy of a file that is in use ends nothing; where the owner has died, it does."""
+    path = tmp_path / "jobs.db"
+    store_with_run_of(path, left.pid, _identity.started_at(left.pid))
+    if not alive:
+        stored.execute(path, "UPDATE owner SET process_started = process_started + 1")
+    stored.copy(path, tmp_path / "copy.db")
+    (tmp_path / "copy.db").chmod(0o600)
+    with Scheduler(pool=InlinePool(), store=SqlTaskStore(f"sqlite:///{tmp_path}/copy.db")) as scheduler:
+        assert len(scheduler.history(outcome=Outcome.LOST)) == 1
+        scheduler.cancel("job-1")
+    if alive:
+        left.communicate(b"\n", timeout=support.TIMEOUT)
+        assert left.returncode == 0
+    else:
+        assert left.wait(support.TIMEOUT) == -signal.SIGKILL
+
+
 def test_only_the_process_that_is_meant_is_ended(left: subprocess.Popen[bytes]) -> None:
     """And one that is gone is no error."""
     started = _identity.started_at(left.pid)
