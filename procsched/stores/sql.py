@@ -363,6 +363,13 @@ class SqlTaskStore:
 
         assert self._statements is not None
         tasks, underway, finished = load_tasks(connection)
+        if self._keep_count is not None:
+            # Those that may have too many are looked at with their next record, and not after so many of this life.
+            self._new_records = {
+                each.handle.task.id: CHECK_EVERY
+                for each in tasks
+                if each.run * each.handle.task.retry.max_attempts > self._keep_count
+            }
         known: list[str] = []
         for key, value in connection.execute(self._statements.highest_ids):
             prefix = key.partition(":")[2]
@@ -513,6 +520,8 @@ class SqlTaskStore:
         if records:
             statements.insert_run.run(connection, records)
             self._count(records)
+        for task_id in deleted:
+            self._new_records.pop(task_id, None)
 
     def _require_epoch(self, connection: Connection) -> None:
         """Note in a transaction that we are alive, unless a later owner has been there."""

@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy.dialects import sqlite
 
 from procsched import Outcome, SqlTaskStore, StoreError, ValidationError, connect
+from procsched.stores.changes import Change
 from procsched.stores.reading import select_history
 from procsched.stores.schema import runs
-from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, record_of
+from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, position, record_of
 from tests import postgres as pg
 from tests import stored
 
@@ -116,11 +117,26 @@ def test_old_records_are_deleted_by_number(make: Make) -> None:
     assert len(store.history("job-2")) == 1
 
 
+def test_old_records_are_deleted_by_number_over_several_lives(make: Make) -> None:
+    """Also where there are never many from one start to the next; a task that is gone is not counted any more."""
+    for life in range(10):
+        store = make(records_per_task=50, keep_records=None)
+        loaded = store.open(lambda: AT)
+        runs = range(9 * life + 1, 9 * life + 10)
+        changes = [change(1, position(run=run), record=record_of(1, run)) for run in runs]
+        store.write([change(1, new=True), *changes, change(2, new=True, record=record_of(2))])
+        store.write([Change("job-2", None)])
+        while store.prune():
+            continue
+        assert set(store._new_records) == {"job-1"}
+        store.close()
+    assert [each.run for each in loaded.tasks] == [81]
+    assert len(make().history("job-1", limit=1000)) <= 50 + 9
+
+
 def test_payloads_of_nobody_are_deleted(make: Make, url: str) -> None:
     """Tasks with equal calls share one."""
     import sqlalchemy
-
-    from procsched.stores.changes import Change
 
     store = make()
     store.open(lambda: AT)
@@ -194,8 +210,6 @@ def test_a_write_that_failed_is_written_whole_the_next_time(
 @pytest.mark.parametrize("opened", [True, False])
 def test_what_another_owner_deleted_is_written_again(make: Make, url: str, opened: bool) -> None:
     """By a store that wrote it before, and whose task of it is gone."""
-    from procsched.stores.changes import Change
-
     store = make()
     if opened:
         store.open(lambda: AT)
