@@ -57,6 +57,9 @@ MOST_REQUESTS: Final = 32  # obeyed at once
 CLOSE_SECONDS: Final = 1.0  # for those that are being obeyed when the store is closed
 TAKE_SECONDS: Final = 2.0  # in which a scheduler that lives takes a request; else it may have gone meanwhile
 LONGEST_POLL: Final = 1e6  # seconds: poll(2) counts milliseconds in 31 bits
+STALE_SECONDS: Final = (
+    10.0  # after which nobody waits any more for a request to be taken: who asked was killed
+)
 # How often a wait is cancelled, and milliseconds that its end is waited for each time.
 CANCELS, CANCEL_WAIT = 40, 50
 ANSWERED_SECONDS: Final = 3600  # for which answered requests are kept, for people
@@ -77,12 +80,15 @@ _END: Final = "DELETE FROM meta WHERE key = 'lease until'"
 _OWNER: Final = "SELECT pid, host, boot_id, process_started, closed_at FROM owner WHERE id = 1"
 _REQUESTS: Final = f"""
     UPDATE requests SET taken_at = {_NOW} WHERE id IN
-        (SELECT id FROM requests WHERE taken_at IS NULL ORDER BY id LIMIT {MOST_REQUESTS})
+        (SELECT id FROM requests WHERE taken_at IS NULL AND asked_at > {_NOW} - {STALE_SECONDS}
+        ORDER BY id LIMIT {MOST_REQUESTS})
     RETURNING id, arguments, asked_by"""
 _ANSWER: Final = """
     WITH done AS (UPDATE requests SET answer = $1 WHERE id = $2::bigint)
     SELECT pg_notify('procsched_answers', $2::bigint::text)"""
-_FORGET: Final = f"DELETE FROM requests WHERE answer IS NOT NULL AND asked_at < {_NOW} - {ANSWERED_SECONDS}"
+_FORGET: Final = f"""
+    DELETE FROM requests WHERE answer IS NOT NULL AND asked_at < {_NOW} - {ANSWERED_SECONDS}
+        OR taken_at IS NULL AND asked_at <= {_NOW} - {STALE_SECONDS}"""
 
 
 class _Taken(Exception):

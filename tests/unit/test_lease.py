@@ -20,7 +20,8 @@ from tests import postgres as pg
 from tests import support
 
 ASK = (
-    "INSERT INTO requests (what, arguments, asked_at, asked_by) VALUES ('x', '{}', 0, 'a test') RETURNING id"
+    "INSERT INTO requests (what, arguments, asked_at, asked_by) "
+    "VALUES ('x', '{}', extract(epoch FROM now()), 'a test') RETURNING id"
 )
 
 
@@ -130,6 +131,30 @@ def test_a_request_that_nobody_takes_is_withdrawn(
     monkeypatch.setattr(lease, "TAKE_SECONDS", 0.01)
     assert lease.ask(store._database, {"what": "x"}, 1e9) is None
     assert other.execute("SELECT count(*) FROM requests").fetchone() == (0,)
+
+
+def test_a_request_of_the_dead_is_not_obeyed(
+    store: SqlTaskStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed while it asks withdraws nothing: what it wanted is not done by a scheduler of days later."""
+    insert = (
+        "INSERT INTO requests (what, arguments, asked_at, asked_by) "
+        "VALUES ('x', %s, extract(epoch FROM now()) - %s, 'y')"
+    )
+    other.execute(insert, ("1", 2 * lease.STALE_SECONDS))
+    other.execute(insert, ("2", 0))
+    obeyed: list[Any] = []
+
+    def obey(request: Any, _who: str) -> dict[str, Any]:
+        obeyed.append(request)
+        return {}
+
+    store.serve(obey, nothing, lambda: None)
+    left = "SELECT arguments FROM requests WHERE answer IS NULL"
+    support.eventually(
+        lambda: other.execute(left).fetchall() == [], what="one is answered, and one is forgotten"
+    )
+    assert obeyed == [2]
 
 
 def test_a_lease_that_runs_out_while_it_is_renewed_is_regained(
