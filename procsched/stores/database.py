@@ -197,7 +197,7 @@ class Database:
             raise StoreError(f"the store {path} is no regular file")
 
     def session(self, options: dict[str, Any]) -> Any:
-        """Return a connection of psycopg's own to PostgreSQL, in autocommit and without a limit for statements.
+        """Return a connection of psycopg's own to PostgreSQL, in autocommit and without limits for statements.
 
         Args:
             options: of libpq, in the place of ours.
@@ -210,7 +210,9 @@ class Database:
         pooled.detach()
         connection.rollback()
         connection.autocommit = True
+        # A standby's wait for the lock is to end with the owner only, whatever the server's settings are.
         connection.execute("SET statement_timeout = 0")
+        connection.execute("SET lock_timeout = 0")
         return connection
 
     @staticmethod

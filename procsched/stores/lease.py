@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import logging
 import select
@@ -56,10 +57,10 @@ SESSION: Final = {
 MOST_REQUESTS: Final = 32  # obeyed at once
 CLOSE_SECONDS: Final = 1.0  # for those that are being obeyed when the store is closed
 TAKE_SECONDS: Final = 2.0  # in which a scheduler that lives takes a request; else it may have gone meanwhile
-LONGEST_POLL: Final = 1e6  # seconds: poll(2) counts milliseconds in 31 bits
 STALE_SECONDS: Final = (
     10.0  # after which nobody waits any more for a request to be taken: who asked was killed
 )
+LONGEST_POLL: Final = 1e6  # seconds: poll(2) counts milliseconds in 31 bits
 # How often a wait is cancelled, and milliseconds that its end is waited for each time.
 CANCELS, CANCEL_WAIT = 40, 50
 ANSWERED_SECONDS: Final = 3600  # for which answered requests are kept, for people
@@ -138,7 +139,7 @@ class LeaseClaim(Losing):
             raise
 
     def _take(self, standby: bool) -> None:
-        while True:
+        for tries in itertools.count(1):
             try:
                 connection = self._taking = self._database.session(SESSION)
                 try:
@@ -155,9 +156,10 @@ class LeaseClaim(Losing):
                     self._refuse_stopped()
                 if not standby or not self._database.is_broken(error):
                     raise
-                say(
-                    logging.WARNING, "a standby of %s lost its connection: it tries again", self._database.url
-                )
+                if not tries & (tries - 1):  # told at the first, second, fourth, eighth time
+                    why = self._database.scrubbed(str(getattr(error, "orig", None) or error))
+                    text = "a standby of %s has no connection, and tries again: %s"
+                    say(logging.WARNING, text, self._database.url, why)
             self._sleep(None, 1.0)
 
     def _lock(self, connection: Any, standby: bool) -> None:

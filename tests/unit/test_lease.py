@@ -250,3 +250,48 @@ def test_a_standby_cannot_miss_that_it_is_stopped(
         claim.stop_waiting()
         thread.join(support.TIMEOUT)
         claim.release()
+
+
+def test_a_standby_stays_in_line_whatever_the_server_limits(
+    postgres: pg.Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit for locks is meant for statements; that for the place in the line would be told again and again."""
+    url = postgres.new_database()
+    database = url.rpartition("/")[2]
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} SET lock_timeout = '1ms'")
+    first, standby = SqlTaskStore(url), SqlTaskStore(url, standby=True)
+    first.open()
+    thread = threading.Thread(target=standby.open)
+    thread.start()
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        support.eventually(lambda: connection.execute(waiting).fetchone(), what="it is in line")
+    first.close()
+    thread.join(support.TIMEOUT)
+    assert not thread.is_alive()
+    standby.close()
+    assert caplog.messages == []
+
+
+def test_a_standby_says_why_it_has_no_connection(
+    postgres: pg.Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the server's words, and ever more seldom."""
+    store = SqlTaskStore(postgres.new_database().replace(pg.PASSWORD, "wrong-and-secret"), standby=True)
+    claim = claim_of(store)
+    tries = 0
+
+    def sleep(*_args: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 5:
+            store.stop_waiting()
+        claim._refuse_stopped()
+
+    monkeypatch.setattr(claim, "_sleep", sleep)
+    with pytest.raises(SchedulerStateError):
+        store.open()
+    assert len(caplog.messages) == 3
+    assert "password authentication failed" in caplog.text
+    assert "wrong-and-secret" not in caplog.text
