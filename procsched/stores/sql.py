@@ -63,7 +63,8 @@ class SqlTaskStore:
         url: ``"sqlite:///jobs.db"`` (three slashes and a path) for one machine, or
             ``"postgresql+psycopg://user:password@host/name"``.
         keep_results: whether results are kept with the records, as far as the scheduler's `result_limit` allows. By
-            default they are not: after a restart, and for other processes, `record.result` is None.
+            default they are not: after a restart, and for other processes, `record.result` is None. Those of a
+            `ThreadPool` or an `InlinePool`, which are never pickled, are not kept in any case.
         keep_records: seconds or a timedelta for which records are kept; None for no limit.
         records_per_task: how many records of a task are kept; None for no limit.
         allow_shared_file: use a SQLite file that others may write, although what it holds is run as code.
