@@ -212,8 +212,6 @@ class SqlTaskStore:
             self._migrate(connection, revision)
         if self._statements is None:
             self._statements = Statements(connection.dialect)
-        with connection.begin():
-            self._next_seq = 1 + (connection.execute(self._statements.last_seq).scalar() or 0)
 
     def _migrate(self, connection: Connection, revision: str | None, asked: bool = False) -> None:
         from procsched.stores import migrating
@@ -328,7 +326,7 @@ class SqlTaskStore:
             self._alive_at = 0.0 if former is None else former["seen_at"] if closed is None else closed
             # Where the clock was set back since, what is loaded now is written by the new time (`restoring.py`).
             self._alive_at = min(self._alive_at, self._now())
-        self._payloads.clear()  # others may have had it, and have deleted some
+        self._forget_what_others_change(connection)
         epoch = 1 if former is None else former["epoch"] + 1
         now = self._now()
         pid = os.getpid()
@@ -347,6 +345,14 @@ class SqlTaskStore:
         connection.execute(self._statements.become_owner, row)
         self._epoch = epoch
         return former
+
+    def _forget_what_others_change(self, connection: Connection) -> None:
+        """Do so in a transaction with which the store is ours, after it may have been anybody's."""
+        assert self._statements is not None
+        self._payloads.clear()
+        self._next_seq = 1 + (connection.execute(self._statements.last_seq).scalar() or 0)
+        found = connection.execute(self._statements.highest_ids)
+        self._ids = {key.partition(":")[2]: int(value) for key, value in found}
 
     def _note_file(self, connection: Connection) -> bool:
         """Write down which file this is. Return whether it is a copy of the one that the former owner had."""
@@ -371,11 +377,7 @@ class SqlTaskStore:
                 for each in tasks
                 if each.run * each.handle.task.retry.max_attempts > self._keep_count
             }
-        known: list[str] = []
-        for key, value in connection.execute(self._statements.highest_ids):
-            prefix = key.partition(":")[2]
-            self._ids[prefix] = int(value)
-            known.append(f"{prefix}-{value}")
+        known = [f"{prefix}-{number}" for prefix, number in self._ids.items()]
         if former is None:
             return Loaded(tasks, underway, finished, known_ids=known)
         closed = former["closed_at"]
@@ -469,8 +471,6 @@ class SqlTaskStore:
             try:
                 connection = self._connected()
                 self._new_ids, self._new_payloads = {}, set()
-                if not self._epoch:
-                    self._payloads.clear()  # between two of these writes it is anybody's
                 with connection.begin():
                     self._write(connection, changes)
                 self._ids |= self._new_ids
@@ -528,6 +528,7 @@ class SqlTaskStore:
         """Note in a transaction that we are alive, unless a later owner has been there."""
         if not self._epoch:
             self._claim.guard(connection)
+            self._forget_what_others_change(connection)
             return
         assert self._statements is not None
         mine = {"mine": self._epoch, "now": self._seen(self._now())}

@@ -170,6 +170,17 @@ def test_a_connection_that_breaks_is_made_anew(make: Make) -> None:
     assert len(store.load_all()) == 1
 
 
+def test_several_that_only_write_take_turns(make: Make) -> None:
+    """Also when one of them is scheduled from then: each finds what the others have added meanwhile."""
+    one, other = make(), make()
+    numbers = [1, 9, 3, 4]
+    for number, store in zip(numbers, (one, other, one, other), strict=True):
+        store.write([change(number, new=True)])
+    assert one.open().known_ids == ("job-9",)
+    one.write([change(5, new=True)])
+    assert [task.id for task in other.load_all()] == [f"job-{number}" for number in (*numbers, 5)]
+
+
 @pytest.mark.parametrize("opened", [True, False])
 @pytest.mark.parametrize("where", ["before the commit", "in the commit"])
 def test_a_write_that_failed_is_written_whole_the_next_time(
