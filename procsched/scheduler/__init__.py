@@ -463,11 +463,12 @@ class Scheduler(Served):
         texts: tuple[str, ...],
     ) -> tuple[Any, tuple[StoredCall, str] | None]:
         """Return what the pool makes a call of, and the stored forms of call and schedule."""
-        from procsched.stores.codec import check_storable
+        from procsched.stores.codec import check_size, check_storable
         from procsched.stores.payloads import store_call
 
         text = check_storable(schedule, texts)
         call = action.call if type(action) is SentCall else store_call(action, args, named)
+        check_size(len(call.data))
         # The same bytes are run now and after a restart.
         return self._payload_of(call), (call, text)
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 # Characters of a task's id: PostgreSQL has limits for what is in an index, and `meta` for its prefix.
 LONGEST_ID: Final = 180
+MOST_BYTES: Final = (
+    500_000_000  # of a call: SQLite takes 10**9 bytes in a row, PostgreSQL some more in a message
+)
 LONGEST_TEXT: Final = 65_536  # characters of an error, a traceback, a stack or an output that are kept
 
 _GIVEN: Final[dict[str, Any]] = {
@@ -156,6 +159,19 @@ def check_writable(what: str, text: str) -> None:
     if writable(text) != text:
         raise ValidationError(
             f"{what} must be texts that can be stored, in UTF-8 and without zero characters, not {text!r}"
+        )
+
+
+def check_size(size: int) -> None:
+    """Refuse a call that is too large for a database: it would be tried again for ever, before all that follows.
+
+    Raises:
+        ValidationError: saying why.
+    """
+    if size > MOST_BYTES:
+        raise ValidationError(
+            f"action and arguments must take at most {MOST_BYTES} bytes to be stored, not {size}: "
+            "write the data to a file, and give its path"
         )
 
 

@@ -16,16 +16,18 @@ import pytest
 from procsched import (
     NO_RETRY,
     EventLog,
+    InlinePool,
     OneTime,
     Scheduler,
     SqlTaskStore,
     StoreError,
     TaskStatus,
     ThreadPool,
+    ValidationError,
     connect,
 )
 from procsched.scheduler import staging
-from procsched.stores import base, database, durable
+from procsched.stores import base, codec, database, durable
 from procsched.stores.changes import Change
 from procsched.stores.waiting import thin_out
 from procsched.testing.stores import change, record_of
@@ -265,6 +267,15 @@ def test_only_the_last_state_of_a_task_waits() -> None:
         [0, 2],
         1,
     )
+
+
+def test_what_no_database_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is in the way of all else."""
+    monkeypatch.setattr(codec, "MOST_BYTES", 1000)
+    with Scheduler(pool=InlinePool(), store=SqlTaskStore(f"sqlite:///{tmp_path}/jobs.db")) as scheduler:
+        with pytest.raises(ValidationError, match="at most 1000 bytes to be stored"):
+            scheduler.schedule("large", stored.nothing, OneTime(0), args=(b"x" * 1001,))
+        assert scheduler.tasks() == []
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
