@@ -34,7 +34,7 @@ from procsched._core.entries import (
     Entry,
     Question,
 )
-from procsched._core.models import Outcome, OverrunPolicy, ScheduledTask
+from procsched._core.models import MisfirePolicy, Outcome, OverrunPolicy, ScheduledTask
 from procsched._core.positions import position_of
 from procsched._core.queues import ROUNDING
 from procsched._core.restoring import Restoring
@@ -227,6 +227,10 @@ class Engine(Restoring):
                         self._take_plan(entry, late)
                         due_at = entry.slot
         self.make_ready(entry, steady, due_at, sequence)
+        skips = entry.status is SCHEDULED and entry.handle.task.misfire is MisfirePolicy.SKIP
+        if skips and self.wants_positions:
+            # It was due while somebody could run it, and is no misfire, also where a crash is what it waits for.
+            self.write(entry)
 
     def pop_ready(self) -> Entry | None:
         """Take the first entry of the ready order, to be begun at once."""

@@ -486,6 +486,35 @@ def test_a_backoff_that_is_over_is_due_at_once(path: str) -> None:
         assert [record.attempt for record in scheduler.history()] == [2, 1]
 
 
+def test_what_waited_for_a_worker_at_a_crash_is_no_misfire(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where misfires are skipped: somebody could have run it, had there been a worker."""
+    begun, release, crashed = threading.Event(), threading.Event(), tmp_path / "crashed.db"
+
+    def wait() -> None:
+        begun.set()
+        release.wait(support.TIMEOUT)
+
+    monkeypatch.setattr(stored, "held", [wait])
+    clock, skip = FakeClock(START), MisfirePolicy.SKIP
+    with Scheduler(clock=clock, store=SqlTaskStore(f"sqlite:///{path}"), pool=ThreadPool(1)) as scheduler:
+        scheduler.schedule("busy", stored.hold, OneTime(START), retry=NO_RETRY)
+        assert begun.wait(support.TIMEOUT)
+        scheduler.schedule("waits", stored.nothing, OneTime(START + 5), misfire=skip)
+        scheduler.schedule("later", stored.nothing, OneTime(START + 15), misfire=skip)
+        assert scheduler.writer is not None
+        assert scheduler.writer.flush(support.TIMEOUT)
+        clock.advance(10)
+        support.eventually(lambda: scheduler.stats().ready, what="one waits for the worker")
+        assert scheduler.writer.flush(support.TIMEOUT)
+        stored.copy(path, crashed)
+        release.set()
+    crashed.chmod(0o600)
+    with simulated(crashed, FakeClock(START + 20)) as (scheduler, _clock, _log):
+        assert [task.status for task in scheduler.tasks()] == [S.FAILED, S.SUCCEEDED, S.CANCELLED]
+
+
 # --- with a clock that was set back meanwhile ----------------------------------------------------------
 
 
