@@ -18,6 +18,7 @@ from procsched._core.models import (
     Priority,
     RetryPolicy,
     ScheduledTask,
+    Sealed,
     Task,
     TaskStatus,
 )
@@ -341,8 +342,8 @@ _RECORD_KINDS: Final = (
 )
 
 
-def read_record(row: Mapping[str, Any], result: Any = None) -> ExecutionRecord:
-    """Return the record in a row of `runs`.
+def read_record(row: Mapping[str, Any]) -> ExecutionRecord:
+    """Return the record in a row of `runs`; its result, where that was kept, is opened by who asks for it.
 
     Raises:
         ValueError: it is none.
@@ -351,6 +352,7 @@ def read_record(row: Mapping[str, Any], result: Any = None) -> ExecutionRecord:
         if type(row[name]) is not kind:
             raise ValueError(f"{name} of a record cannot be {row[name]!r}")
     outcome = Outcome(row["outcome"])
+    result = row["result"]
     return ExecutionRecord(
         row["attempt"],
         row["started_at"],
@@ -364,7 +366,7 @@ def read_record(row: Mapping[str, Any], result: Any = None) -> ExecutionRecord:
         run=row["run"],
         due_at=row["due_at"],
         missed=row["missed"],
-        result=result,
+        result=None if result is None else Sealed(result),
         traceback=row["traceback"],
         stack=row["stack"],
         pid=row["pid"],

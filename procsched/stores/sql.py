@@ -701,10 +701,7 @@ class SqlTaskStore:
         statement = select_history(task_id, outcome, since, min(limit, MOST_ROWS))
         with self._database.speaking(), self._database.reader() as connection, connection.begin():
             with self._reading():
-                return [
-                    codec.read_record(dict(row), None if row["result"] is None else Sealed(row["result"]))
-                    for row in connection.execute(statement).mappings()
-                ]
+                return [codec.read_record(dict(row)) for row in connection.execute(statement).mappings()]
 
     # --- as a plain TaskStore --------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import sqlite
 
-from procsched import Outcome, SqlTaskStore, StoreError, ValidationError, connect
+from procsched import OneTime, Outcome, Scheduler, SqlTaskStore, StoreError, ValidationError, connect
 from procsched.stores.changes import Change
 from procsched.stores.reading import select_history
 from procsched.stores.schema import runs
 from procsched.testing.stores import AT, DurableStoreContract, StoreContract, change, position, record_of
+from tests import faults, stored, support
 from tests import postgres as pg
-from tests import stored
 
 Make = Callable[..., SqlTaskStore]
 
@@ -68,6 +68,16 @@ def test_results_are_kept_if_asked_for(make: Make) -> None:
         record = record_of(1, 1 + keep, result=Sealed(pickle.dumps({"rows": 3})))
         store.write([change(1, new=True, record=record)])
     assert [record.result for record in store.history()] == [None, {"rows": 3}]
+
+
+def test_a_kept_result_is_there_after_a_restart(make: Make) -> None:
+    """By way of the task as well: whoever waits for one that has ended in an earlier life gets what it returned."""
+    for _life in range(2):
+        with Scheduler(1, store=make(keep_results=True)) as scheduler:
+            task = scheduler.schedule("add", faults.add, OneTime(0), args=(40, 2), key="add")
+            record = scheduler.wait(task, support.TIMEOUT)
+            assert record.run == 1
+            assert [each.result for each in (record, *task.history, *scheduler.history())] == [42, 42, 42]
 
 
 def test_old_records_are_deleted_by_age(make: Make) -> None:
