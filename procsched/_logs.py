@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("procsched")
 
+# Control characters but tab and newline, the other ends of lines, and what changes the direction of a text.
+_ESCAPES = {
+    number: ascii(chr(number))[1:-1]
+    for first, last in ((0, 8), (11, 31), (127, 159), (0x2028, 0x202E), (0x2066, 0x2069))
+    for number in range(first, last + 1)
+}
+
 
 def say(
     level: int,
@@ -46,5 +53,12 @@ def say(
 
 
 def _writable(value: object) -> object:
-    """Return a text without what no file takes: names of files and of tasks may have halves of characters in them."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    """Return a text so that it can be logged, and is seen to be a part of the message.
+
+    Names, errors and tracebacks have in them what others chose. Halves of characters, which no file takes, and what
+    would move a cursor or end a line are escaped; a line of its own stands below the message, and never begins as one.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.encode("utf-8", "backslashreplace").decode()
+    return text if text.isprintable() else text.translate(_ESCAPES).replace("\n", "\n  ")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from procsched import NO_RETRY, InMemoryTaskStore, OneTime, Scheduler, ThreadPool
+from procsched import NO_RETRY, After, InMemoryTaskStore, OneTime, Scheduler, ThreadPool
 from procsched._core.models import ScheduledTask, TaskEvent, TaskStatus
 from procsched._logs import say
 from procsched.listeners import EventDelivery
@@ -54,6 +54,25 @@ def test_what_a_handler_raises_goes_to_standard_error(
     told = capsys.readouterr().err
     assert f"{handler.error.__name__}: the house is down" in told
     assert "Message: 'the %s is down'" in told
+
+
+def test_what_others_chose_begins_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the name of a task nor the text of an error can be taken for a message of its own."""
+
+    def fail_with_lines() -> None:
+        raise ValueError("no\nERROR forged\x1b[2J\rERROR forged\u2028ERROR forged")
+
+    with Scheduler(pool=ThreadPool(1)) as scheduler:
+        scheduler.schedule("a\nERROR forged", fail_with_lines, After(0), retry=NO_RETRY)
+        assert scheduler.wait_idle(support.TIMEOUT)
+    (said,) = (each.getMessage() for each in caplog.records if "ended as failed" in each.getMessage())
+    assert "ValueError: no" in said
+    assert said.count("ERROR forged") >= 4
+    first, *others = said.splitlines()
+    assert first.startswith("task ")
+    assert others
+    assert all(line.startswith("  ") for line in others)
+    assert "\x1b" not in said
 
 
 def test_an_interrupt_in_a_handler_gets_through_in_the_main_thread() -> None:

@@ -852,7 +852,7 @@ def test_the_log_tells_why_a_run_has_failed(caplog: pytest.LogCaptureFixture) ->
             scheduler.schedule("t", Fails(2), OneTime(START), retry=retry)
             assert scheduler.wait_idle(5)
         messages = [record.getMessage() for record in caplog.records if "ended as" in record.getMessage()]
-        assert ["\nTraceback (most recent call last):\n" in text for text in messages] == told
+        assert ["\n  Traceback (most recent call last):\n" in text for text in messages] == told
         assert messages[-1].endswith("ValueError: bad row")
 
 
