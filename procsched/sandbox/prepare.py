@@ -6,6 +6,7 @@ is one more fact, and a new plan is made without it, if the policy allows that.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -195,6 +196,13 @@ def _try_as_another(program: Program, uids: range) -> dict[str, str]:
 
 def _refusal(error: trial.TrialError, policy: Sandbox) -> Exception:
     promise = _PROMISE_OF_STEP.get(error.step, "")
+    if error.step == "exec" and os.strerror(errno.E2BIG) in str(error):
+        name, value = max((policy.env or {}).items(), key=lambda each: len(each[1]), default=("", ""))
+        most = f"env ({name!r} is the longest in it, with {len(os.fsencode(value))} bytes)" if name else "env"
+        return ValidationError(
+            f"{most}, readable and writable are more than a program can be started with; the system takes 128 KiB of "
+            "one variable: give the job an argument in its place, or name directories and not files"
+        )
     if error.step == "limits" and "PermissionError" in str(error):
         return ValidationError(
             f"open_files={policy.open_files}, file_size={policy.file_size} or another limit of the sandbox is above "

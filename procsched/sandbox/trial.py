@@ -73,11 +73,7 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
         theirs.clear()
         try:
             os.set_blocking(task_write, False)
-            try:
-                os.write(task_write, program.settings)  # a pipe holds so much
-            except (BrokenPipeError, BlockingIOError):
-                pass  # it has died, and has said why
-            frame = _hear(answer_read, time.monotonic() + seconds)
+            frame = _talk(task_write, program.settings, answer_read, time.monotonic() + seconds)
             if frame is None:
                 process.kill()
                 text = (
@@ -98,11 +94,26 @@ def attempt(program: Program, uid: int | None, seconds: float) -> dict[str, str]
     return {one_line(name): one_line(value) for name, value in frame["layers"].items()}
 
 
-def _hear(fd: int, until: float) -> Frame | None:
-    """Return the first frame, None where none comes."""
+def _talk(task: int, settings: bytes, answer: int, until: float) -> Frame | None:
+    """Send the settings, as the pipe takes them, and return the first frame, None where none comes."""
     reader = Reader(1, 64)
-    while _readable(fd, max(0.0, until - time.monotonic())):
-        data = os.read(fd, reader.room)
+    left = memoryview(settings)
+    poller = select.poll()  # and not select(2), which takes no descriptor above 1023
+    poller.register(answer, select.POLLIN)
+    poller.register(task, select.POLLOUT)
+    while ready := dict(poller.poll(max(0.0, until - time.monotonic()) * 1000)):
+        if task in ready:
+            try:
+                left = left[os.write(task, left) :]
+            except BrokenPipeError:
+                left = left[:0]  # it has died, and has said why
+            except BlockingIOError:
+                pass
+            if not left:
+                poller.unregister(task)
+        if answer not in ready:
+            continue
+        data = os.read(answer, reader.room)
         if not data:
             return None
         try:
@@ -115,6 +126,6 @@ def _hear(fd: int, until: float) -> Frame | None:
 
 
 def _readable(fd: int, seconds: float) -> bool:
-    poller = select.poll()  # and not select(2), which takes no descriptor above 1023
+    poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(seconds * 1000))

@@ -8,6 +8,7 @@ import math
 import os
 import pwd
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -403,6 +404,20 @@ def test_a_limit_above_the_hard_one_is_told_as_such() -> None:
     told = prepare._refusal(error, Sandbox(open_files=1 << 30))
     assert str(told).startswith(
         "open_files=1073741824, file_size=67108864 or another limit of the sandbox is above "
+    )
+
+
+def test_too_long_a_variable_is_told_as_such() -> None:
+    """And not as a program that cannot be started."""
+    policy = Sandbox(env={"SHORT": "x", "LONG": "x" * 200_000})
+    words = ["/bin/true"]
+    program: Any = SimpleNamespace(command=lambda *_: words, environment=dict(policy.env or {}), settings=b"")
+    with pytest.raises(prepare.trial.TrialError) as caught:
+        prepare.trial.attempt(program, None, 60)
+    told = prepare._refusal(caught.value, policy)
+    assert isinstance(told, ValidationError)
+    assert str(told).startswith(
+        "env ('LONG' is the longest in it, with 200000 bytes), readable and writable are more"
     )
 
 

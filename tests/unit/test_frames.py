@@ -495,11 +495,21 @@ class Getting:
 
     def __init__(self, says: bytes) -> None:
         self.says = says
+        self.before = ""
 
-    def command(self, _task: int, answers: int, _output: int, _parent: int) -> list[str]:
+    def command(self, task: int, answers: int, _output: int, _parent: int) -> list[str]:
         """Return what is started."""
-        text = f"import os, time; os.write({answers}, {self.says!r}); time.sleep(100)"
+        before = self.before.format(task=task)
+        text = f"import os, time\n{before}\nos.write({answers}, {self.says!r}); time.sleep(100)"
         return [sys.executable, "-I", "-S", "-c", text]
+
+
+def test_a_trial_sends_more_than_a_pipe_takes() -> None:
+    """Many paths to read, or a user whose pipes are small for he has many: the whole of the settings is sent."""
+    ready: Any = Getting(encoded({**READY, "layers": {"files": "landlock"}}))
+    ready.settings = b"x" * 3_000_000
+    ready.before = f"read = 0\nwhile read < {len(ready.settings)}: read += len(os.read({{task}}, 1 << 20))"
+    assert trial.attempt(ready, None, 6 * support.TIMEOUT) == {"files": "landlock"}
 
 
 def test_a_trial_waits_with_any_descriptors() -> None:
