@@ -224,7 +224,9 @@ def _caught_up(slots: Slots, now: float) -> Plan:
     queue = (slots.slot, *slots.backlog, *times)
     skipped = total - len(times) + max(0, len(queue) - slots.limit)
     queue = queue[-slots.limit :]
-    return Plan(queue[0], queue[-1], queue[1:], skipped=skipped)
+    # Where nothing passed that stays as it is: a run that stands for missed slots may have an older one of its own.
+    dealt = times[-1] if times else slots.dealt
+    return Plan(queue[0], dealt, queue[1:], skipped=skipped)
 
 
 def plan_misfire(slots: Slots, now: float, owed: bool) -> Plan:

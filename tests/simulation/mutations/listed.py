@@ -60,8 +60,8 @@ MUTATIONS = (
     Mutation(
         "a task that is paused keeps its place in the queue",
         "_core/requests.py",
-        "        self.withdraw(entry)\n        self.move(entry, TaskChange.PAUSE, wall)\n",
-        "        self.move(entry, TaskChange.PAUSE, wall)\n",
+        "        self.withdraw(entry)\n        self.move(entry, TaskChange.PAUSE, wall, None, text)\n",
+        "        self.move(entry, TaskChange.PAUSE, wall, None, text)\n",
     ),
     Mutation(
         "the place of a worker that crashed is not given back",
