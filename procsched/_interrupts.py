@@ -16,20 +16,31 @@ from collections import deque
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
+
+    class Bell(Protocol):
+        """What wakes a thread that waits for more than a latch."""
+
+        def ring(self) -> None:
+            """Wake it."""
 
 
 class Latch:
     """An event that has no lock, so that a handler may use one that the thread it interrupts is using."""
 
-    __slots__ = ("_gates", "is_set")
+    __slots__ = ("_gates", "bell", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False
+        self.bell: Bell | None = None  # of one who waits for something else as well
         self._gates: deque[_thread.LockType] = deque()  # of those who wait; appends and pops are atomic
 
     def set(self) -> None:
         """Let everybody through, for good. Where it was interrupted, the next one goes on."""
         self.is_set = True
+        bell = self.bell
+        if bell is not None:
+            bell.ring()
         # A tuple is made behind the iterator, which may start a collection; a finalizer that runs in it lets others
         # append meanwhile, and that is an error then. A list is made before it.
         for gate in list(self._gates):

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 class Library:
     """A library of C functions, as attributes. They take integers, bytes, None and pointers, and return a C int.
 
-    What `ctypes.CDLL` does, by the half of ctypes that is written in C: the other half takes two milliseconds to
-    import, before the first worker can be forked.
+    What `ctypes.CDLL` does, or `ctypes.PyDLL` where the calls are to hold the GIL, by the half of ctypes that is
+    written in C: the other half takes two milliseconds to import, before the first worker can be forked.
 
     Raises:
         OSError: there is no such library, or no descriptor to load it with; or this interpreter has no ctypes.
     """
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, *, holding: bool = False) -> None:
         try:
             import _ctypes
         except ImportError as error:
@@ -25,6 +25,8 @@ class Library:
 
         class Function(_ctypes.CFuncPtr):
             _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+            if holding:
+                _flags_ |= _ctypes.FUNCFLAG_PYTHONAPI
 
         self._function: Any = Function
         # `Function` asks for it under this name. No name: what is linked into the interpreter.

@@ -219,17 +219,25 @@ class Core(Queueing):
         """Remember a problem. The pool logs it itself, and those who wait hear of it by their futures."""
         self.problems.append(text)
 
-    def spin(self, future: ProcessFuture[Any], most: float) -> None:
-        """Look for a moment, at most `most` seconds, whether the result has come, where the executor was told to."""
+    def listen(self, future: ProcessFuture[Any], latch: Latch, most: float) -> None:
+        """Wait for the result at the worker itself, at most `most` seconds, where that can be done: see `Listener`."""
         item: Item | None = future._item
         if item is not None and item.state is OVER:
             # This may be a signal handler that has interrupted who was to tell.
             self.pool.loop.call_soon(self.tell_cancelled)
-        if not self.pool.spin or item is None:
+        if item is None or self.pool.holding is None:
             return
         worker = item.worker
         if worker is not None and worker.call is item and not worker.ahead:
-            worker.spin(item, min(most, self.pool.spin))
+            worker.listen(item, latch, most)
+
+    def heed(self, future: ProcessFuture[Any]) -> None:
+        """Somebody else waits for this call: have the loop listen to its worker."""
+        if self.pool.listened:
+            with self.lock:
+                item: Item | None = future._item
+                if item is not None and item.worker is not None:
+                    item.worker.heed_locked()
 
     def on_ended(self, item: Item, ending: Ending) -> None:
         """An attempt has ended: settle its future, or try again. Told twice, it is the same as told once."""

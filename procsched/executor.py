@@ -256,7 +256,7 @@ class ProcessExecutor(_Submitter, Executor):
         retry: how often a call that fails is tried, and when.
         spin: seconds, at most 0.001, for which a thread that waits for a result first looks whether it is there, again
             and again, without letting another thread of this process run. For brief calls one at a time, beside threads
-            that compute: 0.0002 spares them the switch interval of five milliseconds. 0, the default, for never.
+            that compute: 0.0002 mostly spares them the switch interval of five milliseconds. 0, the default, for never.
         pool_options: those of `ProcessPool`: `max_rss_per_worker`, `env`, `cwd`, `nice`, `capture_output`,
             `start_timeout`.
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 
 from procsched._core.checks import waiting_seconds
@@ -67,6 +68,7 @@ class ProcessFuture(Future["R"]):
         made = self.__dict__.get("_lazy_condition")
         if made is None:
             made = self.__dict__.setdefault("_lazy_condition", threading.Condition())
+            self._owner.heed(self)  # whoever needs it may wait for the call in another way than `result`
         if made is _SETTLED:
             self._state = _FINISHED  # whoever put that there is about to do the same
             made = self.__dict__.setdefault("_late_condition", threading.Condition())
@@ -168,7 +170,16 @@ class ProcessFuture(Future["R"]):
         """Return whether the call has ended or was cancelled."""
         if self._state not in _ENDED and self.__dict__.get("_lazy_condition") is _SETTLED:
             self._state = _FINISHED  # whoever put that there is about to do the same
-        return self._state in _ENDED
+        if self._state in _ENDED:
+            return True
+        self._owner.heed(
+            self
+        )  # this may be a signal handler that looks until it is, in a thread which waits for it
+        return False
+
+    def is_plain(self) -> bool:
+        """Return whether nobody waits for it, or wants to be told of its end, but by `result` and `exception`."""
+        return "_lazy_condition" not in self.__dict__ and "_lazy_record_waiters" not in self.__dict__
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Have `fn(self)` called on the executor's callback thread when the call has ended; at once where it has."""
@@ -237,14 +248,14 @@ class ProcessFuture(Future["R"]):
             self._owner.refuse_wait()  # where nobody would ever end it
         if timeout is not None and not isinstance(timeout, (int, float)):
             timeout = waiting_seconds("timeout", timeout)
-        if self._item is not None:
-            self._owner.spin(self, math.inf if timeout is None else timeout)
         if self._state not in _ENDED:
+            end = math.inf if timeout is None else time.monotonic() + timeout
             # Not by the condition, as the base class: where a signal handler raises on the way into that, it keeps its
             # lock for good, and the I/O thread would wait for it.
             latch = self.__dict__.setdefault("_lazy_latch", Latch())
+            self._owner.listen(self, latch, math.inf if timeout is None else timeout)
             if not self.done():  # looked at when the latch is there for `_open` to find
-                latch.wait(timeout)
+                latch.wait(None if timeout is None else end - time.monotonic())
         if self._state in _CANCELLED:
             raise CancelledError
         if self._state != _FINISHED:
@@ -308,6 +319,7 @@ class ProcessFuture(Future["R"]):
         self._record_waiters.append(closed)  # before the look, as with `_condition`
         if self._item is not None:
             self._owner.refuse_wait()
+            self._owner.heed(self)
             if not closed.wait(seconds):
                 raise TimeoutError(f"no record after {seconds} s")
         record = self.record

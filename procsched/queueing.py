@@ -70,6 +70,10 @@ class Item(Call):
         self.queued = False
         self.began = 0.0
 
+    def is_alone(self) -> bool:
+        """Return whether nobody waits for its end but in `result`, nor for its worker."""
+        return self.future.is_plain() and not any(self.core.queues)
+
     def begun(self, ago: float) -> None:
         """Hear that the attempt began so many seconds ago."""
         if not self.began:  # told twice, it is the same attempt
@@ -132,6 +136,9 @@ class Queueing:
         item.queued = True
         priority = item.options.priority
         self.queues[priority].append(item)
+        pool = self.pool
+        if pool.listened and (not pool.idle or pool.running >= pool.size):
+            pool.heed_locked()
         if priority < self.ahead:  # it goes before what was sent ahead
             self.pool.recall_locked()
             self.ahead = Priority.HIGH

@@ -201,6 +201,17 @@ def open_facts(meta: bytes) -> tuple[float, int]:
     return cpu, peak
 
 
+def only_frame(data: bytes) -> Frame | None:
+    """Return the one frame that `data` is, or None where it is anything else."""
+    if len(data) < _HEADER_SIZE:
+        return None
+    magic, kind, flags, meta_size, size, number, first, second, third = _unpack(data)
+    body = _HEADER_SIZE + meta_size
+    if magic != MAGIC or len(data) != body + size:
+        return None
+    return _new(Frame, (kind, flags, number, first, second, third, data[_HEADER_SIZE:body], data[body:]))
+
+
 class Decoder:
     """Turns bytes, however they are cut, into frames.
 

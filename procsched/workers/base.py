@@ -248,6 +248,10 @@ class Call:
         """Whether the time that it takes is limited."""
         return self.timeout is not None or self.soft_timeout is not None
 
+    def is_alone(self) -> bool:
+        """Return whether nobody but who asks waits for its end, or for its worker. With the pool's lock held."""
+        return False
+
     def begun(self, ago: float) -> None:
         """Hear that a call that was sent ahead began `ago` seconds ago. From a thread of the pool, its lock held."""
 

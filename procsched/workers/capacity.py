@@ -6,8 +6,9 @@ import errno
 
 from procsched import _system
 
-# Descriptors of this process: of the pool itself, with those that a start needs for a moment; and of each worker.
-POOL_DESCRIPTORS, WORKER_DESCRIPTORS = 14, 6
+# Descriptors of this process: of the pool itself, with those that a start needs for a moment; and of each worker, with
+# that of a thread which waits for it.
+POOL_DESCRIPTORS, WORKER_DESCRIPTORS = 14, 7
 
 
 def check_descriptors(size: int) -> None:

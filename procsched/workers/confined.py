@@ -259,9 +259,6 @@ class Confined(Worker):
 
     # -- what it answers -----------------------------------------------------------------------------------
 
-    def spin(self, call: Call, seconds: float) -> None:
-        """Do nothing: what it writes is read on the I/O thread alone."""
-
     def _read(self, thorough: bool) -> None:
         """Read and handle frames until there is nothing, or so much that others are to have their turn."""
         self._read_frames(thorough)

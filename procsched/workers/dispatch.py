@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from procsched.protocols import CallSource
     from procsched.workers.base import Call
     from procsched.workers.fleet import Fleet
+    from procsched.workers.holding import Holding
+    from procsched.workers.listening import Bell
     from procsched.workers.loop import Loop
     from procsched.workers.options import PoolOptions
     from procsched.workers.process import Worker
@@ -74,8 +76,13 @@ class Dispatcher:
         # Reentrant only so that a signal handler can tell that it interrupted a holder; no code of ours enters twice.
         self.lock = threading.RLock()
         self.holds_lock = owner_check(self.lock)
-        # Seconds for which who waits for a result looks whether it is there. Set before the start.
+        # Seconds for which who waits for a result looks whether it is there, before it sleeps. Set before the start.
         self.spin = 0.0
+        # How a caller that waits for a result does without the I/O thread, or None: see `listening.py`. Set by `start`.
+        self.holding: Holding | None = None
+        self.bells: deque[Bell] = deque()  # those that nobody uses; single operations, atomic
+        self.bells_made = 0  # the I/O thread's
+        self.listened: set[Sender] = set()  # workers to which a caller listens; guarded by lock
         # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`. Reentrant
         # as that one is: who was interrupted in the midst of this must not be waited for.
         self.reading = threading.RLock()
@@ -206,6 +213,11 @@ class Dispatcher:
                 worker.recall_locked()
                 return  # `busy` is as it was, but one at a time is enough
 
+    def heed_locked(self) -> None:
+        """Have the loop listen to all workers: a call waits, and nobody may keep a worker from it."""
+        for worker in list(self.listened):  # no tuple, see `Latch.set`
+            worker.heed_locked()
+
     def recall(self) -> None:
         """Have every call that was sent ahead either begun or back in its source, before this returns."""
         self.whole(self.recall_locked)
@@ -238,6 +250,7 @@ class Dispatcher:
         """Have a call started before any other that is told to run, but was not begun by the worker that had it."""
         if call.verdict is None:
             self._returned.appendleft(call)
+            self.heed_locked()
         else:
             self._end_soon(call)
 

@@ -3,15 +3,14 @@
     worker == socket pair ==> read() --> on_frames() --answers--> ProcessPool.on_answers()
                                             '--the others--> on_frame()
            --side pipe------> on_side() --> Output (what it wrote, and its stack)
-           --page-----------> spin(): a caller that waits for a result looks there for a moment
 
-All of it on the pool's I/O thread, but `spin`.
+All of it on the pool's I/O thread. How a caller takes a result from here is in `listening.py`.
 """
 
 from __future__ import annotations
 
 import time
-from _socket import MSG_PEEK, SO_SNDBUF, SOL_SOCKET  # importing `socket` takes milliseconds
+from _socket import SO_SNDBUF, SOL_SOCKET  # importing `socket` takes milliseconds
 
 from procsched import _system
 from procsched._core import wire
@@ -37,7 +36,6 @@ CLOSED = "worker closed its connection"
 REST_WAIT = 0.1  # seconds without the rest of a frame until it is asked whether there is one to come
 # Seconds after the end of its stream that a worker gets to be dead, before it counts as mute.
 HANGUP_WAIT = 0.1
-SPUN = 1 << 13  # bytes of an answer, at most, that a caller who spins takes
 READ_PER_EVENT = 1 << 20  # bytes, so that one worker that floods cannot starve the others
 
 
@@ -95,7 +93,7 @@ class Hearer(Sender):
             with self.pool.lock:
                 self.flush_locked()
                 if not self.out:
-                    self.pool.loop.change(self.sock.fileno(), READ)
+                    self.tune_locked()
         if events & ~WRITE:
             self.read()
 
@@ -109,40 +107,11 @@ class Hearer(Sender):
         with self.pool.reading:
             self._read(thorough)
 
-    def spin(self, call: Call, seconds: float) -> None:
-        """Look for so many seconds whether the result of `call` has come, and book it when it has. From any thread.
-
-        Nobody else runs in this process meanwhile. What has come is only looked at until it is booked, so that nothing
-        is lost where a signal handler raises in between: an answer that is found again is known by its number. Anything
-        that is not one plain result is left to the I/O thread, which has been woken for it as well.
-        """
-        from procsched.workers import holding
-
-        end = time.monotonic() + seconds
-        try:
-            while self.page[ANSWERED] < call.number:
-                if time.monotonic() >= end:
-                    return
-        except ValueError:  # the worker is gone
-            return
-        with self.pool.reading:
-            if self.call is not call or self.decoder.in_frame:
-                return
-            fd = self.sock.fileno()
-            try:
-                data = holding.receive(fd, SPUN, MSG_PEEK)
-                frames = wire.Decoder().feed(data)
-                if len(frames) != 1 or frames[0].kind != wire.DONE or frames[0].number != call.number:
-                    return
-                size = wire.HEADER.size + len(frames[0].meta) + len(frames[0].payload)
-                if size == len(data) and not frames[0].flags:
-                    self.pool.hear(self, frames)  # type: ignore[arg-type]  # a `Worker`
-                    holding.receive(fd, size)
-            except OSError:  # it is gone already, or somebody else has read it
-                return
-
     def _read(self, thorough: bool) -> None:
         left = READ_PER_EVENT
+        if self.taken:
+            with self.pool.lock:
+                self.drop_taken_locked()
         try:
             if thorough:
                 # Twice what the kernel lets a writer have on its way: its end was made with ours (unix(7)).

@@ -1,54 +1,90 @@
-"""Socket calls that hold the GIL, for callers that spin.
+"""System calls that hold the GIL: those between a caller and the result that it waits for.
 
 Python releases it around each system call. Beside a thread that computes, that costs the switch interval, five
 milliseconds (sys.setswitchinterval), until the caller has it again. These calls never wait, so nobody is held up for
-longer than they take: about a microsecond.
+longer than they take: some microseconds.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
-import socket
-import threading
+import select
+from _socket import MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK  # importing `socket` takes milliseconds
+from _struct import Struct
 
-_library = ctypes.PyDLL(None, use_errno=True)  # what is called through it keeps the GIL
-_send = _library.send
-_send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_send.restype = ctypes.c_ssize_t
-_recv = _library.recv
-_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_recv.restype = ctypes.c_ssize_t
-_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+from procsched._libc import Library, c_type
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def send(fd: int, data: memoryview) -> int:
-    """Send what the socket takes; return how much that is.
-
-    Raises:
-        OSError: as `socket.send`.
-    """
-    return _checked(_send(fd, bytes(data), len(data), _FLAGS))
+PEEKED = 1 << 13  # bytes of an answer, at most, that are looked at
+_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL
+_EPOLL_CTL_MOD = 3  # linux/eventpoll.h
+# struct epoll_event: packed on x86-64 alone. The data is a union, into which Python puts the descriptor.
+_EVENT = Struct("=Ii4x" if os.uname().machine == "x86_64" else "@I0QI4x")
 
 
-def receive(fd: int, size: int, flags: int = 0) -> bytes:
-    """Return what has come, at most `size` bytes.
+class Holding:
+    """The calls. Thread safety: call from anywhere, but `peek` from one thread at a time.
 
     Raises:
-        OSError: as `socket.recv`.
+        OSError, AttributeError: they cannot be made here.
     """
-    buffer = _buffer(threading.get_ident(), size)
-    return ctypes.string_at(buffer, _checked(_recv(fd, buffer, size, _FLAGS | flags)))
+
+    def __init__(self) -> None:
+        import _ctypes
+
+        library = Library(None, holding=True)
+        self._send, self._recv, self._epoll_ctl = library.send, library.recv, library.epoll_ctl
+        self._get_errno = _ctypes.get_errno
+        kind: Any = type("Peeked", (_ctypes.Array,), {"_type_": c_type("c"), "_length_": PEEKED})
+        self._peeked, self._dropped = kind(), kind()
+        self._view = memoryview(self._peeked).cast("B")
+
+    def send(self, fd: int, data: memoryview) -> int:
+        """Send what the socket takes; return how much that is.
+
+        Raises:
+            OSError: as `socket.send`.
+        """
+        return self._checked(self._send(fd, bytes(data), len(data), _FLAGS))
+
+    def peek(self, fd: int) -> bytes:
+        """Return what has come on a socket, and leave it there.
+
+        Raises:
+            OSError: as `socket.recv`.
+        """
+        count = self._checked(self._recv(fd, self._peeked, PEEKED, _FLAGS | MSG_PEEK))
+        return self._view[:count].tobytes()
+
+    def drop(self, fd: int, size: int) -> None:
+        """Take from a socket `size` bytes, at most `PEEKED`, that were looked at before.
+
+        Raises:
+            OSError: as `socket.recv`.
+        """
+        self._checked(self._recv(fd, self._dropped, size, _FLAGS))
+
+    def change(self, epoll: int, fd: int, events: int) -> None:
+        """Have an epoll wait for other events of `fd`, as `select.epoll.modify`.
+
+        Raises:
+            OSError: it does not know `fd`.
+        """
+        self._checked(self._epoll_ctl(epoll, _EPOLL_CTL_MOD, fd, _EVENT.pack(events, fd)))
+
+    def _checked(self, count: int) -> int:
+        if count < 0:
+            number = self._get_errno()
+            raise OSError(number, os.strerror(number))
+        return count
 
 
-def _checked(count: int) -> int:
-    if count < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return count
-
-
-@functools.lru_cache(maxsize=16)
-def _buffer(_thread: int, size: int) -> ctypes.Array[ctypes.c_char]:
-    return ctypes.create_string_buffer(size)
+def found() -> Holding | None:
+    """Return the calls, or None where they cannot be made: without ctypes, or by another C library."""
+    try:
+        return Holding() if hasattr(select, "poll") else None  # a program may have it monkeypatched away
+    except (OSError, AttributeError, ImportError):
+        return None

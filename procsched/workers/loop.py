@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from procsched.workers.holding import Holding
+
 READ = getattr(select, "EPOLLIN", 1)
 WRITE = getattr(select, "EPOLLOUT", 4)
 _NEVER = float("inf")
@@ -71,6 +73,7 @@ class Loop:
         self._pause = 0.0
         self._troubled = False  # something may have been lost; only its own thread looks
         self.on_trouble: Callable[[], object] = _nothing
+        self.holding: Holding | None = None  # how to change what is waited for without letting go of the GIL
         # Steady time since when it handles what its last wait has brought; 0 while it waits. Read without a lock.
         self.busy_since = 0.0
         self._callbacks: dict[int, Callable[[int], None]] = {}
@@ -114,7 +117,10 @@ class Loop:
 
     def change(self, fd: int, events: int) -> None:
         """Wait for other events of `fd`, or with 0 for none. From any thread."""
-        self._poller.modify(fd, events)
+        if self.holding is None:
+            self._poller.modify(fd, events)
+        else:
+            self.holding.change(self._poller.fileno(), fd, events)
 
     def forget(self, fd: int) -> None:
         """Watch `fd` no longer; before it is closed."""

@@ -129,7 +129,7 @@ class ProcessPool(Booker):
         self.real_clock = True
         self.awake: Callable[[], float] = time.monotonic
         self._fleet_closing = False
-        self._closed = Latch()
+        self.closed = Latch()
         self._pid = os.getpid()
         self._pack: Callable[..., Any] | None = None
 
@@ -186,6 +186,10 @@ class ProcessPool(Booker):
                 from procsched.workers.confined_fleet import ConfinedFleet
 
                 self.fleet = ConfinedFleet(self, guard, self._prepared)
+            if _system.offers("eventfd") and self._prepared is None:
+                from procsched.workers import holding
+
+                self.holding = self.loop.holding = holding.found()
             undo.pop_all()
         self._source = source  # first: what follows has something to end, as soon as it runs
         try:
@@ -278,7 +282,7 @@ class ProcessPool(Booker):
         self._closing = True
         self.loop.call_soon(functools.partial(self._close, time.monotonic() + max(0.0, timeout)))
         if threading.current_thread() is not self.loop.thread:
-            self._closed.wait(max(0.0, timeout) + 1.0)
+            self.closed.wait(max(0.0, timeout) + 1.0)
             self.loop.thread.join(1.0)
 
     def after_fork(self) -> None:
@@ -358,7 +362,8 @@ class ProcessPool(Booker):
             from procsched import _places
 
             _places.forget_writable(self)
-        self._closed.set()
+        self.closed.set()
+        self.bells.clear()
         self.loop.stop()
 
 

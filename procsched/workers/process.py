@@ -7,7 +7,7 @@
     IDLE --recycled, shutdown--> LEAVING --reaped--> GONE
 
 What it is sent, and in how far it has begun that, is in `sending.py`; what is heard from it in `hearing.py`; how it is
-stopped is here.
+stopped is here. How a caller listens to it is in `listening.py`.
 
 Who touches what: methods whose names end in `_locked` run in any thread that holds the pool's lock, and write without
 blocking. Everything else runs on the pool's I/O thread; where it changes what those read, it does so with the lock.
@@ -31,7 +31,7 @@ from procsched.child.protocol import (
     SOFT_SIGNAL,
 )
 from procsched.workers import verdict as verdicts
-from procsched.workers.hearing import Hearer
+from procsched.workers.listening import Listener
 from procsched.workers.sending import DUMP_LEAD, RUNNING_STATES, Ends, WorkerState
 
 TYPE_CHECKING = False
@@ -56,7 +56,7 @@ ALARM_AGAIN = 1.0
 _WITH_STACK = (Outcome.TIMED_OUT, Outcome.LIMIT_EXCEEDED)  # of which people want to know where it was
 
 
-class Worker(Hearer):
+class Worker(Listener):
     """A child process with its handle in the parent."""
 
     __slots__ = (
@@ -194,7 +194,7 @@ class Worker(Hearer):
     def stop(self, call: Call, verdict: tuple[Outcome, str], reason: int) -> None:
         """End a run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
         with self.pool.lock:
-            # Who spins may have booked its answer since `settle`, and the worker be busy with the next.
+            # Who listens may have booked its answer since `settle`, and the worker be busy with the next.
             if self.call is not call or self.state is not WorkerState.BUSY:
                 return
             if call.verdict is None:
@@ -347,8 +347,9 @@ class Worker(Hearer):
         for fd in (self.sock.fileno(), self.output.fd, self.pidfd):
             if fd is not None and fd >= 0:
                 loop.forget(fd)
-        # Who spins reads by the number of the descriptor, which is somebody else's next.
-        with self.pool.reading:
+        # Who listens goes by the number of the descriptor, which is somebody else's next.
+        with self.pool.reading, self.pool.lock:
+            self.pool.listened.discard(self)
             self.sock.close()
         self.tokens.close()
         self.parcels.close()

@@ -36,7 +36,8 @@ BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel'
 DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for its stack, so that the kill need not wait
 BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
 AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
-PIECE = 1 << 18
+PIECE = 1 << 18  # bytes that are written at once
+HELD = 1 << 12  # bytes at most that are written without letting go of the GIL: most calls
 # Workers kept ready beyond those that run, so that a new call or a kill costs no start: one at first, and so many
 # where runs have been killed, for two may come to their deadline at once.
 MOST_SPARES = 2
@@ -107,10 +108,10 @@ class Sender(Alarm):
         "runs",
         "sealed",
         "seen_path",
-        "send",
         "sock",
         "soft_at",
         "state",
+        "taken",
         "times",
         "tokens",
         "turned_at",
@@ -122,11 +123,6 @@ class Sender(Alarm):
         self.pool = pool
         self.number = number
         self.sock = ends.sock
-        self.send = ends.sock.send
-        if pool.spin:
-            from procsched.workers import holding
-
-            self.send = functools.partial(holding.send, ends.sock.fileno())
         self.tokens = ends.tokens
         self.parcels = ends.parcels
         self.page_index = ends.page
@@ -142,6 +138,7 @@ class Sender(Alarm):
         self.retiring = False  # it is given no further call; guarded by the pool's lock
         self.dead = False  # its end was reported; what it wrote before may still be read
         self.hung_up = False  # its stream has ended
+        self.taken = 0  # bytes to come that a caller has booked (`listening.py`); guarded by the pool's lock
         self.out: deque[memoryview] = deque()  # guarded by the pool's lock
         self.path: list[str] = []  # the import path that the worker has
         self.seen_path: list[str] = []  # `sys.path` when it was made
@@ -175,6 +172,7 @@ class Sender(Alarm):
             self._send_parcel_locked(call)
         self.out.extend(map(memoryview, self._frame(call, flags, backstop)))
         self.flush_locked()
+        self.heed_locked()
         self.pool.touched = None
 
     def _limit_locked(self, call: Call) -> None:
@@ -228,6 +226,7 @@ class Sender(Alarm):
 
     def recall_locked(self) -> bool:
         """Take back the calls that were sent ahead and not begun; return whether there were any. The rest has begun."""
+        self.heed_locked()
         tail = self.ahead[-1] if self.ahead else self.call
         if tail is None:
             return False
@@ -426,21 +425,44 @@ class Sender(Alarm):
     def flush_locked(self) -> None:
         """Write what the socket takes, and ask to be told when it takes more. Never blocks."""
         out = self.out
-        send = self.send
+        sock, held = self.sock, self.pool.holding
         try:
             while out:
                 view = out[0]
-                sent = send(view[:PIECE])
+                if held is None or len(view) > HELD:
+                    sent = sock.send(view[:PIECE])
+                else:
+                    sent = held.send(sock.fileno(), view)
                 if sent == len(view):
                     out.popleft()
                 else:
                     out[0] = view[sent:]
         except BlockingIOError:
-            self.pool.loop.change(self.sock.fileno(), READ | WRITE)
+            self.tune_locked()
             return
         except OSError:
             out.clear()  # its end is gone: the death of the worker follows, or its broken pipe is noticed
             return
+
+    def heed_locked(self) -> None:
+        """Have the loop listen to this worker, where a caller did (`listening.py`)."""
+        if self in self.pool.listened:
+            self.pool.listened.discard(self)
+            self.drop_taken_locked()
+            self.tune_locked()
+
+    def drop_taken_locked(self) -> None:
+        """Read what was booked without that. Should that not be done, it is found again, and known by its number."""
+        size, self.taken = self.taken, 0
+        if size and self.pool.holding is not None:
+            with contextlib.suppress(OSError):
+                self.pool.holding.drop(self.sock.fileno(), size)
+
+    def tune_locked(self) -> None:
+        """Have the loop wait for what it is to wait for: answers, unless a caller does, and room for what waits."""
+        events = 0 if self in self.pool.listened else READ
+        with contextlib.suppress(OSError, ValueError):  # it watches this one no longer
+            self.pool.loop.change(self.sock.fileno(), events | WRITE if self.out else events)
 
     def captures(self, call: Call) -> bool:
         """Return whether the output of `call` is kept."""

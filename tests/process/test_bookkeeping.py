@@ -156,6 +156,7 @@ def test_an_owner_that_raises_keeps_no_worker_in_the_books(
         assert bench.submit(faults.exit_hard, 5).exception(support.TIMEOUT)
     workers = bench.core.pool.fleet.workers
     support.eventually(lambda: all(each.state is not WorkerState.GONE for each in tuple(workers.values())))
+    monkeypatch.undo()
     bench.assert_usable()
 
 

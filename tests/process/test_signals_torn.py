@@ -207,8 +207,8 @@ def test_a_handler_submits_and_cancels(stage: Stage, name: str) -> None:
 
 
 def unread(pool: ProcessPool) -> bool:
-    """Return whether a worker's answer waits to be read."""
-    socks = [worker.sock for worker in pool.fleet.workers.values()]
+    """Return whether a worker's answer waits to be read, that is not booked already."""
+    socks = [worker.sock for worker in pool.fleet.workers.values() if not worker.taken]
     return bool(select.select(socks, [], [], 0)[0])
 
 

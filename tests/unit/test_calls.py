@@ -24,6 +24,7 @@ class Pool:
         self.soon: list[Callable[[], object]] = []
         self.loop = SimpleNamespace(call_soon=self.soon.append)
         self.asked: list[str] = []
+        self.listened: set[object] = set()
 
     def recall_locked(self) -> None:
         self.asked.append("recall")

@@ -31,6 +31,12 @@ class Owner:
     def refuse_wait(self) -> None:
         return
 
+    def listen(self, future: ProcessFuture, latch: object, most: float) -> None:
+        return
+
+    def heed(self, future: ProcessFuture) -> None:
+        return
+
 
 def make(owner: Any = None) -> ProcessFuture:
     return ProcessFuture(owner or Owner(), "test", None)

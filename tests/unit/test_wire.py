@@ -126,6 +126,25 @@ def test_a_frame_that_is_not_whole_never_comes_out(frame: wire.Frame, end: int) 
     assert decoder.in_frame == bool(part)
 
 
+@given(st.lists(frames, max_size=2), st.binary(max_size=3) | st.none())
+def test_the_only_frame_is_one_that_is_whole_and_alone(sent: list[wire.Frame], more: bytes | None) -> None:
+    """Two of them, or one with anything missing or behind it, are none."""
+    data = b"".join(map(encoded, sent))
+    data = data[:-1] if more is None else data + more
+    found = wire.only_frame(data)
+    assert ([] if found is None else plain([found])) == (
+        plain(sent) if len(sent) == 1 and more == b"" else []
+    )
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_the_only_frame_or_none(tail: bytes) -> None:
+    """Whatever is taken for one the decoder takes for the same."""
+    data = wire.MAGIC.to_bytes(2, "little") + tail
+    frame = wire.only_frame(data)
+    assert frame is None or decoded(wire.Decoder(), [data]) == [frame]
+
+
 @given(st.binary(min_size=2, max_size=200), st.lists(st.integers(0, 1000), max_size=10))
 def test_what_is_no_frame_is_refused_at_once(data: bytes, places: list[int]) -> None:
     """Bytes that do not begin like a frame raise a WireError by their second byte, and never anything else."""

@@ -1,0 +1,345 @@
+"""Who waits for a result takes it from the worker itself: `workers/listening.py`, with `ProcessExecutor(spin=...)`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from procsched import Outcome, ProcessExecutor, TaskTimeoutError, ValidationError, WorkerCrashedError, _system
+from procsched._interrupts import Latch
+from procsched.child.protocol import ANSWERED
+from procsched.future import ProcessFuture
+from procsched.workers.process import Worker
+from tests import faults, support
+from tests.pools import Bench, only_record, open_gate
+
+pytestmark = pytest.mark.skipif(
+    not _system.offers("eventfd"), reason="no eventfd: the I/O thread reads all answers"
+)
+
+
+@pytest.fixture(params=[0.0, support.TIMEOUT], ids=["waits", "spins"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A caller that waits in the kernel, and one that spins for as long as it takes."""
+    with Bench(tmp_path, 2) as it:
+        it.core.pool.spin = request.param
+        hang_bell(it)
+        yield it
+
+
+def hang_bell(bench: Bench) -> None:
+    """Have somebody wait, so that there is what the next one listens by."""
+    for _ in support.looks(support.TIMEOUT):
+        assert bench.submit(faults.identity, 0).result(support.TIMEOUT) == 0
+        if bench.core.pool.bells:
+            return
+    raise AssertionError("nobody has listened")
+
+
+def test_a_result_comes_without_the_io_thread(bench: Bench) -> None:
+    """With that thread kept away, a result is there, with its record, and the worker is free for the next call."""
+    with bench.deaf():
+        for n in range(50):
+            future = bench.submit(faults.identity, n)
+            assert future.result(support.TIMEOUT) == n
+            assert future.done()
+            assert only_record(future, Outcome.SUCCEEDED).pid in bench.pids()
+    assert bench.submit(faults.identity, 7).result(support.TIMEOUT) == 7
+    assert bench.counters()["late_results"] == 0
+
+
+@pytest.mark.parametrize("spin", [0.0, 0.0002])
+def test_the_io_thread_may_come_first_or_last(tmp_path: Path, spin: float) -> None:
+    """Whoever of the two is the first to look, every call ends once; several threads wait at a time."""
+    with Bench(tmp_path, 3) as bench:
+        bench.core.pool.spin = spin
+        wrong: list[object] = []
+
+        def call(start: int) -> None:
+            numbers = range(start, start + 500)
+            results = [bench.submit(faults.identity, n).result(support.TIMEOUT) for n in numbers]
+            wrong.extend(n for n, result in zip(numbers, results, strict=True) if n != result)
+
+        threads = [threading.Thread(target=call, args=(1000 * n,)) for n in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(support.TIMEOUT * 3)
+        assert not any(thread.is_alive() for thread in threads)
+        assert not wrong
+        assert bench.counters()["killed_workers"] == 0
+
+
+@pytest.mark.parametrize("spin", [0.0, 0.05])
+@pytest.mark.parametrize("kind", ["raises", "large", "crashes", "slow", "prints", "limit"])
+def test_what_is_no_plain_result_is_left_to_that_thread(tmp_path: Path, kind: str, spin: float) -> None:
+    """It comes all the same."""
+    with Bench(tmp_path, 1) as bench:
+        bench.core.pool.spin = spin
+        if kind == "raises":
+            with pytest.raises(ZeroDivisionError):
+                bench.submit(divmod, 1, 0).result(support.TIMEOUT)
+        elif kind == "large":
+            assert len(bench.submit(bytes, 1 << 20).result(support.TIMEOUT)) == 1 << 20
+        elif kind == "crashes":
+            with pytest.raises(WorkerCrashedError):
+                bench.submit(faults.exit_hard, 3).result(support.TIMEOUT)
+        elif kind == "slow":
+            gate = bench.gate()
+            future = bench.submit(faults.wait_at_gate, gate)
+            with pytest.raises(TimeoutError):
+                future.result(0.01)
+            open_gate(gate)
+            assert future.result(support.TIMEOUT) == "through"
+        elif kind == "prints":
+            future = bench.submit(print, "words", capture_output=True)
+            assert future.result(support.TIMEOUT) is None
+            assert only_record(future, Outcome.SUCCEEDED).output == "words\n"
+        else:
+            with pytest.raises(TaskTimeoutError):
+                bench.submit(faults.spin, bench.path(), timeout=0.2).result(support.TIMEOUT)
+        assert bench.submit(faults.identity, 1).result(support.TIMEOUT) == 1
+
+
+def listens(bench: Bench, future: ProcessFuture[object]) -> bool:
+    """Return whether a caller listens to the worker of a call."""
+    worker = future._item.worker if future._item is not None else None
+    return worker is not None and worker in bench.core.pool.listened
+
+
+def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Call a function in a thread; return that, and what the list of its results will be."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    return thread, results
+
+
+OTHERS: dict[str, Callable[[ProcessFuture[object]], object]] = {
+    "wait": lambda future: concurrent.futures.wait([future], support.TIMEOUT).done == {future},
+    "as_completed": lambda future: next(concurrent.futures.as_completed([future], support.TIMEOUT)) is future,
+    "exception": lambda future: future.exception(support.TIMEOUT) is None,
+    "done": lambda future: support.eventually(future.done),
+    "wait_record": lambda future: future.wait_record(support.TIMEOUT).ok,
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_nobody_waits_for_a_listener_that_is_kept(bench: Bench, how: str) -> None:
+    """A signal handler that keeps a waiting thread may itself wait for the same call, in any way."""
+    bench.core.pool.spin = 0.0
+    gate, told = bench.gate(), bench.path()
+    future = bench.submit(faults.wait_at_gate, gate, told)
+    support.wait_for_file(told)
+    came: list[object] = []
+
+    def handler(_signum: int, _frame: object) -> None:
+        open_gate(gate)
+        came.append(OTHERS[how](future))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        thread, _results = in_thread(lambda: strike_when(lambda: listens(bench, future)))
+        assert future.result(support.TIMEOUT * 2) == "through"
+        thread.join(support.TIMEOUT)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came == [True]
+
+
+def strike_when(condition: Callable[[], bool]) -> None:
+    """Have the main thread interrupted once it is where it is to be."""
+    support.eventually(condition, what="the main thread listens")
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_no_call_waits_for_a_listener_that_is_kept(tmp_path: Path) -> None:
+    """The only worker is free for a call that came meanwhile, of the very handler that keeps the thread."""
+    with Bench(tmp_path, 1) as bench:
+        hang_bell(bench)
+        gate, told = bench.gate(), bench.path()
+        future = bench.submit(faults.wait_at_gate, gate, told)
+        support.wait_for_file(told)
+        came: list[object] = []
+
+        def handler(_signum: int, _frame: object) -> None:
+            behind = bench.submit(faults.identity, 8)
+            open_gate(gate)
+            came.append(behind.result(support.TIMEOUT))
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            thread, _results = in_thread(lambda: strike_when(lambda: listens(bench, future)))
+            assert future.result(support.TIMEOUT * 2) == "through"
+            thread.join(support.TIMEOUT)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert came == [8]
+
+
+ENDS: dict[str, Callable[[Bench, ProcessFuture[object]], object]] = {
+    "cancel": lambda _bench, future: future.cancel(),
+    "kill_workers": lambda bench, _future: bench.executor.kill_workers(),
+    "worker dies": lambda _bench, future: os.kill(future._item.worker.pid, signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_whoever_ends_the_call_wakes_the_listener(bench: Bench, how: str) -> None:
+    """A cancel, a shutdown and a death are heard of, by a caller that waits for an answer."""
+    bench.core.pool.spin = 0.0
+    future = bench.submit(faults.wait_at_gate, bench.gate(), told := bench.path())
+    support.wait_for_file(told)
+
+    def wait() -> object:
+        try:
+            return future.result(support.TIMEOUT * 2)
+        except concurrent.futures.CancelledError:
+            return "cancelled"
+        except Exception as error:
+            return type(error).__name__
+
+    thread, results = in_thread(wait)
+    support.eventually(lambda: listens(bench, future), what="it listens")
+    ENDS[how](bench, future)
+    thread.join(support.TIMEOUT)
+    assert results == [
+        {"cancel": "cancelled", "kill_workers": "TaskKilledError"}.get(how, "WorkerCrashedError")
+    ]
+
+
+def test_two_threads_wait_for_one_call(bench: Bench) -> None:
+    """Both have its result."""
+    bench.core.pool.spin = 0.0
+    gate, told = bench.gate(), bench.path()
+    future = bench.submit(faults.wait_at_gate, gate, told)
+    support.wait_for_file(told)
+    first, results = in_thread(lambda: future.result(support.TIMEOUT))
+    support.eventually(lambda: listens(bench, future), what="it listens")
+    second, others = in_thread(lambda: future.result(support.TIMEOUT))
+    support.eventually(lambda: not listens(bench, future), what="the other is there")
+    open_gate(gate)
+    for thread in (first, second):
+        thread.join(support.TIMEOUT)
+    assert (results, others) == (["through"], ["through"])
+
+
+def test_a_worker_that_was_listened_to_may_die_idle(bench: Bench) -> None:
+    """It is replaced, though the loop does not listen for answers."""
+    for _ in support.looks(support.TIMEOUT):  # the answer may be there before anybody listens
+        pid = bench.submit(os.getpid).result(support.TIMEOUT)
+        if bench.core.pool.listened:
+            break
+    os.kill(pid, signal.SIGKILL)
+    support.eventually(lambda: bench.counters()["crashed_workers"] == 1, what="its death is noticed")
+    bench.assert_usable()
+
+
+def test_a_wait_ends_when_its_time_is_up(bench: Bench) -> None:
+    """By the caller's timeout, the call goes on, and its end is heard of."""
+    bench.core.pool.spin = 0.0
+    gate, told = bench.gate(), bench.path()
+    future = bench.submit(faults.wait_at_gate, gate, told)
+    support.wait_for_file(told)
+    for timeout in (0, 0.001, -1, 0.02):
+        before = time.monotonic()
+        with pytest.raises(TimeoutError):
+            future.result(timeout)
+        assert time.monotonic() - before >= timeout
+    ended = threading.Event()
+    future.add_done_callback(lambda _future: ended.set())
+    open_gate(gate)
+    assert ended.wait(support.TIMEOUT)
+
+
+def test_without_descriptors_the_io_thread_does_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left for who waits."""
+
+    def none_left() -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(_system, "event_descriptor", none_left)
+    pool = bench.core.pool
+    pool.bells.clear()
+    pool.bells_made = 0
+    for n in range(3):
+        assert bench.submit(faults.identity, n).result(support.TIMEOUT) == n
+    with bench.deaf():
+        assert not pool.bells
+    monkeypatch.undo()
+    for _ in support.looks(support.TIMEOUT):
+        assert bench.submit(faults.identity, 3).result(support.TIMEOUT) == 3
+        if pool.bells:
+            break
+
+
+def test_a_cancelled_call_is_not_taken(bench: Bench) -> None:
+    """A call that was cancelled before its answer was looked at stays so."""
+    with bench.deaf():
+        future = bench.submit(faults.identity, 1)
+        item, worker = future._item, future._item.worker
+        support.eventually(lambda: worker.page[ANSWERED] >= item.number, what="it has answered")
+        assert future.cancel()
+        worker.listen(item, Latch(), support.TIMEOUT)
+        assert future.cancelled()
+    only_record(future, Outcome.KILLED)
+
+
+def test_the_end_of_a_call_does_not_hit_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is booked between the I/O thread's look at what runs and the signal: the next one is let run."""
+    with Bench(tmp_path, 1) as bench:
+        hang_bell(bench)
+        first, second = bench.gate(), bench.gate()
+        told = bench.path()
+        killed = bench.submit(faults.wait_at_gate, first, told)
+        support.wait_for_file(told)
+        item, worker = killed._item, killed._item.worker
+        settle, settled, go_on = Worker.settle, threading.Event(), threading.Event()
+
+        def preempted(self: Worker) -> object:
+            call = settle(self)
+            if call is item:
+                settled.set()
+                go_on.wait(support.TIMEOUT)
+            return call
+
+        monkeypatch.setattr(Worker, "settle", preempted)
+        thread, errors = in_thread(lambda: type(killed.exception(support.TIMEOUT * 2)).__name__)
+        support.eventually(lambda: listens(bench, killed), what="somebody listens")
+        try:
+            assert bench.core.pool.kill(item, "enough of it")
+            assert settled.wait(support.TIMEOUT)
+            behind = bench.submit(faults.wait_at_gate, second)
+            open_gate(first)
+            support.eventually(lambda: worker.call is behind._item, what="its answer is booked")
+        finally:
+            go_on.set()
+        with bench.deaf():  # it has done what it was about to
+            pass
+        open_gate(second)
+        assert behind.result(support.TIMEOUT) == "through"
+        only_record(killed, Outcome.KILLED)
+        thread.join(support.TIMEOUT)
+        assert errors == ["TaskKilledError"]
+
+
+@pytest.mark.parametrize("spin", [-1.0, float("nan"), 0.5, "1", True])
+def test_what_is_no_time_to_spin_is_refused(spin: object) -> None:
+    """A millisecond at most: nobody else runs meanwhile."""
+    with pytest.raises(ValidationError, match="spin"):
+        ProcessExecutor(1, spin=spin)  # type: ignore[arg-type]
+
+
+def test_it_works_as_given(tmp_path: Path) -> None:
+    """By the option, with the calls that keep hold of the interpreter."""
+    with ProcessExecutor(2, spin=0.001, preload=("tests.faults",)) as executor:
+        for n in range(200):
+            assert executor.submit(faults.identity, n).result(support.TIMEOUT) == n
+        assert executor.submit(faults.length, bytes(300_000)).result(support.TIMEOUT) == 300_000
