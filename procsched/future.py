@@ -172,9 +172,8 @@ class ProcessFuture(Future["R"]):
             self._state = _FINISHED  # whoever put that there is about to do the same
         if self._state in _ENDED:
             return True
-        self._owner.heed(
-            self
-        )  # this may be a signal handler that looks until it is, in a thread which waits for it
+        # This may be a signal handler that looks until it is, in a thread which waits for it.
+        self._owner.heed(self)
         return False
 
     def is_plain(self) -> bool:
