@@ -20,9 +20,7 @@ from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import Bench, only_record, open_gate
 
-pytestmark = pytest.mark.skipif(
-    not _system.offers("eventfd"), reason="no eventfd: the I/O thread reads all answers"
-)
+pytestmark = pytest.mark.needs("eventfd", "who waits for a result takes it from the worker itself")
 
 
 @pytest.fixture(params=[0.0, support.TIMEOUT], ids=["waits", "spins"])

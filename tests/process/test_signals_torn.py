@@ -213,6 +213,7 @@ def unread(pool: ProcessPool) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("eventfd", "who waits for a result takes it from the worker itself")
 def test_a_handler_raises_in_who_spins_for_a_result(tmp_path: Path) -> None:
     """KeyboardInterrupt at any point of taking an answer: it is there for the next one who asks."""
     with Bench(tmp_path, 2) as bench:
