@@ -344,8 +344,8 @@ SYSTEM_PROBES: Final = (
     ),
     Probe(
         "event descriptor",
-        "a thread is woken by one descriptor",
-        "by a pipe: one descriptor more",
+        "a thread is woken by one descriptor, and who waits for a result takes it from the worker",
+        "by a pipe: one descriptor more; results come by way of the I/O thread",
         try_eventfd,
     ),
     Probe(
