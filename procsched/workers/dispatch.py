@@ -301,8 +301,9 @@ class Dispatcher:
         self.loop.call_soon(functools.partial(self._carry_out_kill, worker, call))
 
     def _carry_out_kill(self, worker: Worker, call: Call) -> None:
-        if worker.settle() is call and call.verdict is not None:
-            worker.stop(call, call.verdict, REASON_KILL)
+        with self.reading:
+            if worker.settle() is call and call.verdict is not None:
+                worker.stop(call, call.verdict, REASON_KILL)
 
     def give_back(self, call: Call) -> bool:
         """Take back a call whose worker died before it began it. Return False for one to which that happens often.

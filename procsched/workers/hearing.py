@@ -243,26 +243,28 @@ class Hearer(Sender):
 
     def break_off(self, reason: str) -> None:
         """End a worker with which there is no talking any more."""
-        with self.pool.lock:
-            self.retiring = True
-            self.recall_locked()  # what it has not begun is not to blame
-            self.broken = reason
-            # One that it has not begun yet is not to blame either; once it is dead that is known for certain.
-            if self.call is not None and self.call.verdict is None and self.has_begun(self.call):
-                self.call.verdict = (Outcome.CRASHED, reason)
-        if self.state is WorkerState.STARTING and self.start_error is None:
-            self.start_error = (f"the worker could not start: {reason}", None)
-        self.kill()
+        with self.pool.reading:
+            with self.pool.lock:
+                self.retiring = True
+                self.recall_locked()  # what it has not begun is not to blame
+                self.broken = reason
+                # One that it has not begun yet is not to blame either; once it is dead that is known for certain.
+                if self.call is not None and self.call.verdict is None and self.has_begun(self.call):
+                    self.call.verdict = (Outcome.CRASHED, reason)
+            if self.state is WorkerState.STARTING and self.start_error is None:
+                self.start_error = (f"the worker could not start: {reason}", None)
+            self.kill()
 
     def on_side(self, _events: int) -> None:
         """Output or a stack has come: keep the newest of it."""
-        self.output.read()
-        if self.output.ended:
-            self.pool.loop.forget(self.output.fd)
-        if self.watch is not None:
-            self.watch.on_output()
-        if self.state in (WorkerState.DUMPING, WorkerState.FAILING) and self.output.stack_is_complete:
-            self.kill()
+        with self.pool.reading:
+            self.output.read()
+            if self.output.ended:
+                self.pool.loop.forget(self.output.fd)
+            if self.watch is not None:
+                self.watch.on_output()
+            if self.state in (WorkerState.DUMPING, WorkerState.FAILING) and self.output.stack_is_complete:
+                self.kill()
 
     def add_output(self, ending: Ending, call: Call) -> None:
         """Put what the run wrote into its ending: the stack, and the output where it is wanted."""

@@ -11,6 +11,8 @@ stopped is here. How a caller listens to it is in `listening.py`.
 
 Who touches what: methods whose names end in `_locked` run in any thread that holds the pool's lock, and write without
 blocking. Everything else runs on the pool's I/O thread; where it changes what those read, it does so with the lock.
+From the look at what a worker runs until that is signalled, `ProcessPool.reading` is held: else somebody who listens
+could book its answer meanwhile, and the signal would hit the next call.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class Worker(Listener):
     def on_alarm(self, now: float) -> None:
         """A time has come that this worker was to be looked at. Where that fails it is tried again."""
         try:
-            self._on_alarm(now)
+            with self.pool.reading:
+                self._on_alarm(now)
         except BaseException:
             self.alarm = now + ALARM_AGAIN
             raise
@@ -174,15 +177,16 @@ class Worker(Listener):
         """An injected clock was moved: the same as `on_deadline` by that clock."""
         if self.state is not WorkerState.BUSY or min(self.fake_soft, self.fake_hard) > awake:
             return
-        call = self.settle()
-        if call is None:
-            return
-        if awake >= self.fake_hard:
-            assert call.timeout is not None
-            self.stop(call, verdicts.timed_out(call.timeout), REASON_DEADLINE)
-        elif awake >= self.fake_soft:
-            self.fake_soft = math.inf
-            self.ask_soft()
+        with self.pool.reading:
+            call = self.settle()
+            if call is None:
+                return
+            if awake >= self.fake_hard:
+                assert call.timeout is not None
+                self.stop(call, verdicts.timed_out(call.timeout), REASON_DEADLINE)
+            elif awake >= self.fake_soft:
+                self.fake_soft = math.inf
+                self.ask_soft()
 
     def ask_soft(self) -> None:
         """Raise the soft timeout in the action."""
@@ -194,9 +198,6 @@ class Worker(Listener):
     def stop(self, call: Call, verdict: tuple[Outcome, str], reason: int) -> None:
         """End a run with `verdict`, which wins over whatever comes later: ask, wait the grace, kill."""
         with self.pool.lock:
-            # Who listens may have booked its answer since `settle`, and the worker be busy with the next.
-            if self.call is not call or self.state is not WorkerState.BUSY:
-                return
             if call.verdict is None:
                 call.verdict = verdict
             if call.grace > 0:
@@ -218,18 +219,17 @@ class Worker(Listener):
 
     def exceed(self, call: Call, verdict: tuple[Outcome, str]) -> None:
         """End a run that uses more than it may, without a grace: it would use yet more. What came before counts."""
-        if self.state is WorkerState.ASKED and self.call is call:
-            self.kill()  # its end was decided before; the grace is no leave to use more
-            return
-        if self.settle() is not call:
-            return
-        with self.pool.lock:
-            if self.call is not call or self.state is not WorkerState.BUSY:
+        with self.pool.reading:
+            if self.state is WorkerState.ASKED and self.call is call:
+                self.kill()  # its end was decided before; the grace is no leave to use more
                 return
-            if call.verdict is None:
-                call.verdict = verdict
-        self.ask_stack(call)
-        self.dump_or_kill()
+            if self.settle() is not call:
+                return
+            with self.pool.lock:
+                if call.verdict is None:
+                    call.verdict = verdict
+            self.ask_stack(call)
+            self.dump_or_kill()
 
     def dump_or_kill(self) -> None:
         """Kill the worker; where it is out of time, or over a limit, let it first write down where it is."""
