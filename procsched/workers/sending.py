@@ -447,9 +447,9 @@ class Sender(Alarm):
     def heed_locked(self) -> None:
         """Have the loop listen to this worker, where a caller did (`listening.py`)."""
         if self in self.pool.listened:
-            self.pool.listened.discard(self)
             self.drop_taken_locked()
-            self.tune_locked()
+            self._tune_locked(READ)  # first: where a signal handler raises, whoever comes next does it again
+            self.pool.listened.discard(self)
 
     def drop_taken_locked(self) -> None:
         """Read what was booked without that. Should that not be done, it is found again, and known by its number."""
@@ -460,7 +460,9 @@ class Sender(Alarm):
 
     def tune_locked(self) -> None:
         """Have the loop wait for what it is to wait for: answers, unless a caller does, and room for what waits."""
-        events = 0 if self in self.pool.listened else READ
+        self._tune_locked(0 if self in self.pool.listened else READ)
+
+    def _tune_locked(self, events: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # it watches this one no longer
             self.pool.loop.change(self.sock.fileno(), events | WRITE if self.out else events)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -12,13 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from procsched import Outcome, ProcessExecutor, TaskTimeoutError, ValidationError, WorkerCrashedError, _system
+from procsched import (
+    Outcome,
+    ProcessExecutor,
+    TaskTimeoutError,
+    ValidationError,
+    WorkerCrashedError,
+    _system,
+)
 from procsched._interrupts import Latch
 from procsched.child.protocol import ANSWERED
 from procsched.future import ProcessFuture
 from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import Bench, only_record, open_gate
+from tests.striking import Strike, blaming, interrupt
 
 pytestmark = pytest.mark.needs("eventfd", "who waits for a result takes it from the worker itself")
 
@@ -211,6 +221,27 @@ def test_whoever_ends_the_call_wakes_the_listener(bench: Bench, how: str) -> Non
     assert results == [
         {"cancel": "cancelled", "kill_workers": "TaskKilledError"}.get(how, "WorkerCrashedError")
     ]
+
+
+@pytest.mark.slow
+def test_a_handler_raises_in_who_listens(tmp_path: Path) -> None:
+    """KeyboardInterrupt at any point of a wait whose time is up: the next to wait, in another way, hears of the end."""
+    with Bench(tmp_path, 1) as bench:
+        for number in itertools.count(1):
+            hang_bell(bench)
+            gate, told = bench.gate(), bench.path()
+            future = bench.submit(faults.wait_at_gate, gate, told)
+            support.wait_for_file(told)
+            with Strike(number, interrupt) as strike:
+                with contextlib.suppress(KeyboardInterrupt, TimeoutError):
+                    future.result(0.01)
+            open_gate(gate)
+            with blaming(strike):
+                assert concurrent.futures.wait([future], support.TIMEOUT).done == {future}
+            os.unlink(told)
+            if strike.left > 0:
+                break
+        assert number > 20
 
 
 def test_two_threads_wait_for_one_call(bench: Bench) -> None:
