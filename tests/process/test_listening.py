@@ -244,6 +244,27 @@ def test_a_handler_raises_in_who_listens(tmp_path: Path) -> None:
         assert number > 20
 
 
+def test_output_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The I/O thread reads it while who listens books the answer: the record has all of it, and the next none."""
+    with Bench(tmp_path, 1, capture_output=True) as bench:
+        hang_bell(bench)
+        loop, booked = bench.core.pool.loop, threading.Event()
+
+        class Slow:
+            @staticmethod
+            def read(fd: int, size: int) -> bytes:
+                data = os.read(fd, size)
+                if threading.current_thread() is loop.thread and data:
+                    booked.wait(0.3)  # it is preempted
+                return data
+
+        monkeypatch.setattr("procsched.workers.output.os", Slow)
+        for word in ("one", "two"):
+            future = bench.submit(print, word)
+            assert future.result(support.TIMEOUT) is None
+            assert only_record(future, Outcome.SUCCEEDED).output == f"{word}\n"
+
+
 def test_two_threads_wait_for_one_call(bench: Bench) -> None:
     """Both have its result."""
     bench.core.pool.spin = 0.0
