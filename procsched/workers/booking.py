@@ -82,8 +82,12 @@ class Booker(Dispatcher):
         if problem is not None:
             self._pump_later(problem)
 
-    def hear(self, worker: Worker, frames: list[wire.Frame]) -> None:
-        """Book plain results in the thread that waits for one. A signal handler may raise in it, at any moment."""
+    def hear(self, worker: Worker, frames: list[wire.Frame]) -> bool:
+        """Book plain results in the thread that waits for one. A signal handler may raise in it, at any moment.
+
+        Returns:
+            Whether they are booked: an answer that is none is left to the I/O thread.
+        """
         ended: list[tuple[Call, Ending]] = []
         try:
             over, worn, problem = self.whole(self._book_locked, worker, frames, ended)
@@ -94,10 +98,11 @@ class Booker(Dispatcher):
             raise
         if over or worn:
             self.loop.call_soon(worker.kill if over else self.fleet.ensure)
-        if isinstance(problem, Exception):
-            self.loop.call_soon(functools.partial(self._pump_later, problem))
-        elif problem is not None:
-            raise problem
+        if isinstance(problem, wire.WireError):
+            return False
+        if problem is not None:
+            raise problem  # nobody can tell whether a signal handler has: whoever asked is to hear of it
+        return True
 
     def end_all(self, ended: list[tuple[Call, Ending]]) -> None:
         """Tell the owners of calls how they have ended, and take out of the list who was told. On the I/O thread."""

@@ -178,7 +178,8 @@ class Listener(Hearer):
             if frame is None or frame.kind != wire.DONE or frame.flags or frame.number != call.number:
                 return False
             latch.bell = None  # this thread is awake
-            pool.hear(self, [frame])  # type: ignore[arg-type]  # a `Worker`
+            if not pool.hear(self, [frame]):  # type: ignore[arg-type]  # a `Worker`
+                return False
             with pool.lock:
                 self.taken = len(data)
                 # There will be time to read it while the next call is on its way. Now that would wake the worker, which

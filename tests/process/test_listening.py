@@ -22,6 +22,7 @@ from procsched import (
     WorkerCrashedError,
     _system,
 )
+from procsched._core import wire
 from procsched._interrupts import Latch
 from procsched.child.protocol import ANSWERED
 from procsched.future import ProcessFuture
@@ -242,6 +243,51 @@ def test_a_handler_raises_in_who_listens(tmp_path: Path) -> None:
             if strike.left > 0:
                 break
         assert number > 20
+
+
+def test_what_a_handler_raises_is_heard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Exception in the midst of booking, by a handler of SIGALRM say, reaches who is interrupted."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def handler() -> None:
+        monkeypatch.undo()
+        raise TimeIsUpError
+
+    with bench.deaf():
+        future = bench.submit(faults.identity, 1)
+        item, worker = future._item, future._item.worker
+        support.eventually(lambda: worker.page[ANSWERED] >= item.number, what="it has answered")
+        monkeypatch.setattr(bench.core.pool, "_take_late_locked", handler)
+        with pytest.raises(TimeIsUpError):
+            future.result(support.TIMEOUT)
+        assert future.result(support.TIMEOUT) == 1
+    bench.assert_usable()
+
+
+def test_an_answer_that_is_none_ends_the_call(tmp_path: Path) -> None:
+    """The run wrote one into the connection, with the number of its call."""
+    with Bench(tmp_path, 1) as bench:
+        hang_bell(bench)
+        first, told = bench.gate(), bench.path()
+        bench.ready_pids(1)
+        number = bench.core.pool.idle[-1].last_number + 1
+        frame = b"".join(wire.encode(wire.DONE, number, b"", 0, 0.0, 0.0, 0, b"no facts"))
+
+        def forge() -> None:
+            faults.wait_at_gate(first, told)
+            faults.write_bytes(0, [frame], told, "hang")
+
+        future = bench.submit(forge)
+        support.wait_for_file(told)
+        thread, errors = in_thread(lambda: str(future.exception(support.TIMEOUT)))
+        support.eventually(lambda: listens(bench, future), what="it listens")
+        open_gate(first)
+        thread.join(support.TIMEOUT * 2)
+        assert errors
+        assert "no facts of a run" in str(errors[0])
+        assert only_record(future, Outcome.CRASHED)
 
 
 def test_output_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
