@@ -21,6 +21,7 @@ import functools
 import math
 import threading
 import time
+import weakref
 from collections import deque
 
 from procsched._core.models import Outcome
@@ -81,7 +82,8 @@ class Dispatcher:
         # How a caller that waits for a result does without the I/O thread, or None: see `listening.py`. Set by `start`.
         self.holding: Holding | None = None
         self.bells: deque[Bell] = deque()  # those that nobody uses; single operations, atomic
-        self.bells_made = 0  # the I/O thread's
+        # All that there are: a signal handler that raises may lose one. Changed by the I/O thread.
+        self.bells_made: weakref.WeakSet[Bell] = weakref.WeakSet()
         self.listened: set[Sender] = set()  # workers to which a caller listens; guarded by lock
         # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`. Reentrant
         # as that one is: who was interrupted in the midst of this must not be waited for.

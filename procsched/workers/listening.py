@@ -42,7 +42,7 @@ class Bell:
         OSError: no descriptor is left.
     """
 
-    __slots__ = ("_fd", "_poller", "_watched")
+    __slots__ = ("__weakref__", "_fd", "_poller", "_watched")
 
     def __init__(self) -> None:
         self._fd = self._watched = -1
@@ -76,10 +76,11 @@ class Bell:
 
 def hang_bell(pool: ProcessPool) -> None:
     """Add a bell to those of the pool, which needs no more of them than it has workers. On the I/O thread."""
-    if pool.bells_made < pool.size and not pool.closed.is_set:
+    if len(pool.bells_made) < pool.size and not pool.closed.is_set:
         with contextlib.suppress(OSError):  # no descriptor is left: it goes without
-            pool.bells.append(Bell())
-            pool.bells_made += 1
+            bell = Bell()
+            pool.bells_made.add(bell)
+            pool.bells.append(bell)
 
 
 class Listener(Hearer):

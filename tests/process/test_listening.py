@@ -311,6 +311,13 @@ def test_output_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert only_record(future, Outcome.SUCCEEDED).output == f"{word}\n"
 
 
+def test_a_bell_that_was_lost_is_replaced(bench: Bench) -> None:
+    """A handler that raises in who listens may lose one."""
+    for _ in range(bench.workers + 1):
+        bench.core.pool.bells.clear()
+        hang_bell(bench)
+
+
 def test_two_threads_wait_for_one_call(bench: Bench) -> None:
     """Both have its result."""
     bench.core.pool.spin = 0.0
@@ -364,7 +371,7 @@ def test_without_descriptors_the_io_thread_does_it(bench: Bench, monkeypatch: py
     monkeypatch.setattr(_system, "event_descriptor", none_left)
     pool = bench.core.pool
     pool.bells.clear()
-    pool.bells_made = 0
+    pool.bells_made.clear()
     for n in range(3):
         assert bench.submit(faults.identity, n).result(support.TIMEOUT) == n
     with bench.deaf():
