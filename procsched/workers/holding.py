@@ -85,6 +85,7 @@ class Holding:
 def found() -> Holding | None:
     """Return the calls, or None where they cannot be made: without ctypes, or by another C library."""
     try:
-        return Holding() if hasattr(select, "poll") else None  # a program may have it monkeypatched away
+        # A program may have either monkeypatched away.
+        return Holding() if hasattr(select, "poll") and hasattr(select, "epoll") else None
     except (OSError, AttributeError, ImportError):
         return None

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import select
 import signal
 import threading
 import time
@@ -316,6 +317,14 @@ def test_a_bell_that_was_lost_is_replaced(bench: Bench) -> None:
     for _ in range(bench.workers + 1):
         bench.core.pool.bells.clear()
         hang_bell(bench)
+
+
+def test_it_works_without_epoll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may have it monkeypatched away, as gevent does, which leaves a poll."""
+    monkeypatch.delattr(select, "epoll")
+    with Bench(tmp_path, 1) as bench:
+        for n in range(3):
+            assert bench.submit(faults.identity, n).result(support.TIMEOUT) == n
 
 
 def test_two_threads_wait_for_one_call(bench: Bench) -> None:
