@@ -167,9 +167,8 @@ class Listener(Hearer):
         """
         pool = self.pool
         held = pool.holding
-        assert held is not None
         with pool.reading:
-            if self.call is not call or self.decoder.in_frame:
+            if held is None or self.call is not call or self.decoder.in_frame:
                 return False
             try:
                 data = held.peek(self.sock.fileno())

@@ -290,6 +290,8 @@ class ProcessPool(Booker):
         self.lock = threading.RLock()
         self.holds_lock = owner_check(self.lock)
         self.reading = threading.RLock()
+        # The sockets are the parent's, and the epoll of its loop is the very same: nothing here may change either.
+        self.holding, self.listened = None, set()
 
     # -- the I/O thread ------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ import itertools
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -317,6 +319,59 @@ def test_a_bell_that_was_lost_is_replaced(bench: Bench) -> None:
     for _ in range(bench.workers + 1):
         bench.core.pool.bells.clear()
         hang_bell(bench)
+
+
+FORK = """
+import os, signal, threading, time
+from procsched import ProcessExecutor
+
+parent, inside, go = os.getpid(), threading.Event(), threading.Event()
+
+def handler(*_):
+    future.done()  # the loop is to listen again
+    time.sleep(0.05)
+    pool.loop.call_soon(lambda: (inside.set(), go.wait(20)))  # and comes late to it
+    inside.wait()
+    child = os.fork()
+    if child:
+        for _ in range(30):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        go.set()
+
+def strike():
+    while future._item.worker not in pool.listened:
+        time.sleep(0.001)
+    os.kill(parent, signal.SIGUSR1)
+
+executor = ProcessExecutor(1)
+pool = executor._core.pool
+while not pool.bells:
+    executor.submit(abs, 1).result()
+signal.signal(signal.SIGUSR1, handler)
+future = executor.submit(time.sleep, 0.5)
+threading.Thread(target=strike).start()
+try:
+    future.result(10)
+    print("parent" if os.getpid() == parent else "child", flush=True)
+finally:
+    if os.getpid() != parent:
+        os._exit(0)
+    executor.kill_workers()
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_of_a_listener_takes_nothing() -> None:
+    """A handler forks, and returns in both processes: the answer is the parent's."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.stdout == "parent\n", done.stderr
 
 
 def test_it_works_without_epoll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
