@@ -61,7 +61,6 @@ class Core(Queueing):
         # the midst of that can tell; no code of ours enters twice.
         self.start_lock = threading.RLock()
         self.started = False
-        self.refused = ""  # why nothing is taken any more; set at once, and looked at with the lock held
         self.finishing = False  # the pool is being shut down; guarded by lock
         self.drained = Latch()  # set when, after a shutdown, nothing is open
         self.started_at = 0.0  # steady time
@@ -232,12 +231,15 @@ class Core(Queueing):
             worker.listen(item, latch, most)
 
     def heed(self, future: ProcessFuture[Any]) -> None:
-        """Somebody else waits for this call: have the loop listen to its worker."""
-        if self.pool.listened:
-            with self.lock:
-                item: Item | None = future._item
-                if item is not None and item.worker is not None:
-                    item.worker.heed_locked()
+        """Somebody else waits for this call: have the loop listen to its worker. Takes no lock.
+
+        Who asks may hold the conditions of other futures, for which whoever holds our lock may be waiting: a signal
+        handler that cancels.
+        """
+        item: Item | None = future._item
+        worker = None if item is None else item.worker
+        if worker is not None and worker in self.pool.listened:
+            self.pool.loop.call_soon(worker.heed)
 
     def on_ended(self, item: Item, ending: Ending) -> None:
         """An attempt has ended: settle its future, or try again. Told twice, it is the same as told once."""
@@ -356,6 +358,7 @@ class Core(Queueing):
         self.refuse_fork()
         workers, counters = self.pool.stats()
         with self.lock:
+            self.pool.heed_locked()  # this may be a signal handler that looks until nothing is open
             counters |= {"started": self.attempts, "succeeded": _reached(self.succeeded), **self.counters}
             waiting = sum(map(len, self.queues)) - self.withdrawn
             tombstones = self.withdrawn
@@ -417,6 +420,8 @@ class Core(Queueing):
             if kill:
                 for call in self.pool.running_calls():
                     self.pool.kill(call, "killed: the workers were killed")
+            # Who listens may be kept from it by the very handler that waits for us.
+            self.pool.whole(self.pool.heed_locked)
             self.finish_soon()
         except BaseException:
             self._shutdown_soon(cancel=cancel, kill=kill)

@@ -164,7 +164,10 @@ class ProcessFuture(Future["R"]):
 
     def running(self) -> bool:
         """Return whether the call is running."""
-        return self._state == "RUNNING"
+        if self._state != "RUNNING":
+            return False
+        self._owner.heed(self)  # as in `done`, and so wherever somebody may look until something has come
+        return True
 
     def done(self) -> bool:
         """Return whether the call has ended or was cancelled."""
@@ -291,17 +294,20 @@ class ProcessFuture(Future["R"]):
     @property
     def record(self) -> ExecutionRecord | None:
         """The `ExecutionRecord` of the last attempt that ended, or None so far."""
+        self._owner.heed(self)
         records = self._attempts
         return self._make_record(records[-1]) if records else None
 
     @property
     def records(self) -> list[ExecutionRecord]:
         """The records of all attempts, oldest first."""
+        self._owner.heed(self)
         return [self._make_record(attempt) for attempt in list(self._attempts)]
 
     @property
     def progress(self) -> tuple[float, float | None, str] | None:
         """What the run last said of its progress, as (done, total, note), or None."""
+        self._owner.heed(self)
         return self._progress
 
     def wait_record(self, timeout: float | timedelta | None = None) -> ExecutionRecord:

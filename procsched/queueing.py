@@ -72,7 +72,7 @@ class Item(Call):
 
     def is_alone(self) -> bool:
         """Return whether nobody waits for its end but in `result`, nor for its worker."""
-        return self.future.is_plain() and not any(self.core.queues)
+        return self.future.is_plain() and not self.core.refused and not any(self.core.queues)
 
     def begun(self, ago: float) -> None:
         """Hear that the attempt began so many seconds ago."""
@@ -111,6 +111,7 @@ class Queueing:
         self.resting: set[Item] = set()
         self.ahead = Priority.HIGH
         self.withdrawn = 0
+        self.refused = ""  # why nothing is taken any more; set at once, and looked at with the lock held
         self.open: set[Item] = set()
         self.attempts = 0
         self.counters = dict.fromkeys(_COUNTERS, 0)

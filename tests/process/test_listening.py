@@ -24,6 +24,7 @@ from procsched import (
     ValidationError,
     WorkerCrashedError,
     _system,
+    current_run,
 )
 from procsched._core import wire
 from procsched._interrupts import Latch
@@ -140,7 +141,19 @@ OTHERS: dict[str, Callable[[ProcessFuture[object]], object]] = {
     "exception": lambda future: future.exception(support.TIMEOUT) is None,
     "done": lambda future: support.eventually(future.done),
     "wait_record": lambda future: future.wait_record(support.TIMEOUT).ok,
+    "running": lambda future: support.eventually(lambda: not future.running()),
+    "record": lambda future: support.eventually(lambda: future.record is not None),
+    "records": lambda future: support.eventually(lambda: bool(future.records)),
+    "stats": lambda future: support.eventually(lambda: not future._owner.stats().tasks),
+    "shutdown": lambda future: shuts_down(future),
 }
+
+
+def shuts_down(future: ProcessFuture[object]) -> bool:
+    """Have a thread shut the executor down and wait for the work; return whether that comes to an end."""
+    thread, _results = in_thread(lambda: future._owner.shutdown(wait=True, cancel=False))
+    thread.join(support.TIMEOUT)
+    return not thread.is_alive()
 
 
 @pytest.mark.parametrize("how", OTHERS)
@@ -164,6 +177,35 @@ def test_nobody_waits_for_a_listener_that_is_kept(bench: Bench, how: str) -> Non
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert came == [True]
+
+
+def test_progress_is_seen_by_who_keeps_a_listener(bench: Bench) -> None:
+    """A signal handler may look until some has come."""
+    bench.core.pool.spin = 0.0
+    first, second, told = bench.gate(), bench.gate(), bench.path()
+
+    def work() -> str:
+        faults.wait_at_gate(first, told)
+        current_run().progress(1)
+        return str(faults.wait_at_gate(second))
+
+    future = bench.submit(work)
+    support.wait_for_file(told)
+    came: list[object] = []
+
+    def handler(_signum: int, _frame: object) -> None:
+        open_gate(first)
+        came.append(support.eventually(lambda: future.progress))
+        open_gate(second)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        thread, _results = in_thread(lambda: strike_when(lambda: listens(bench, future)))
+        assert future.result(support.TIMEOUT * 2) == "through"
+        thread.join(support.TIMEOUT)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came == [(1.0, None, "")]
 
 
 def strike_when(condition: Callable[[], bool]) -> None:
@@ -225,6 +267,24 @@ def test_whoever_ends_the_call_wakes_the_listener(bench: Bench, how: str) -> Non
     assert results == [
         {"cancel": "cancelled", "kill_workers": "TaskKilledError"}.get(how, "WorkerCrashedError")
     ]
+
+
+def test_to_look_at_a_future_takes_no_lock(bench: Bench) -> None:
+    """Who asks may hold what the holder of the pool's lock waits for: the condition of another future, in `wait`."""
+    bench.core.pool.spin = 0.0
+    gate, told = bench.gate(), bench.path()
+    future = bench.submit(faults.wait_at_gate, gate, told)
+    support.wait_for_file(told)
+    thread, results = in_thread(lambda: future.result(support.TIMEOUT))
+    support.eventually(lambda: listens(bench, future), what="it listens")
+    with bench.core.pool.lock:
+        for look in (future.done, future.running, lambda: future._condition):
+            looking, _results = in_thread(look)
+            looking.join(support.TIMEOUT)
+            assert not looking.is_alive()
+    open_gate(gate)
+    thread.join(support.TIMEOUT)
+    assert results == ["through"]
 
 
 @pytest.mark.slow
