@@ -547,6 +547,37 @@ def test_the_end_of_a_call_does_not_hit_the_next(tmp_path: Path, monkeypatch: py
         only_record(killed, Outcome.KILLED)
 
 
+def test_the_soft_limit_of_a_call_does_not_hit_who_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is booked when the I/O thread is about to raise the soft timeout in it."""
+    with Bench(tmp_path, 1) as bench:
+        hang_bell(bench)
+        gate = bench.gate()
+        settle, settled, go_on = Worker.settle, threading.Event(), threading.Event()
+
+        def preempted(self: Worker) -> object:
+            call = settle(self)
+            if call is future._item:
+                settled.set()
+                go_on.wait(support.TIMEOUT)
+            return call
+
+        monkeypatch.setattr(Worker, "settle", preempted)
+        future = bench.submit(faults.wait_at_gate, gate, soft_timeout=0.3)
+        thread, results = in_thread(lambda: future.result(support.TIMEOUT))
+        try:
+            assert settled.wait(support.TIMEOUT)
+            open_gate(gate)
+            thread.join(0.2)  # it must not get far, so there is nothing to wait for
+        finally:
+            go_on.set()
+        thread.join(support.TIMEOUT)
+        assert results == ["through"]
+        with bench.deaf():  # it has done what it was about to
+            assert not bench.core.problems
+
+
 @pytest.mark.parametrize("spin", [-1.0, float("nan"), 0.5, "1", True])
 def test_what_is_no_time_to_spin_is_refused(spin: object) -> None:
     """A millisecond at most: nobody else runs meanwhile."""
