@@ -57,21 +57,23 @@ class Bell:
             os.close(self._fd)
 
     def ring(self) -> None:
-        """Wake the thread. It may be another one by then, which then looks in vain."""
+        """Wake the thread. It may be another one by then, which has to wait again."""
         with contextlib.suppress(OSError):
             os.write(self._fd, b"\1\0\0\0\0\0\0\0")
 
-    def wait(self, fd: int, seconds: float) -> None:
-        """Wait until it rings or `fd` is readable, at most so many seconds."""
+    def wait(self, fd: int, seconds: float) -> bool:
+        """Wait until it rings or `fd` is readable, at most so many seconds; return whether it has only rung."""
         self._poller.register(fd, _IN)
         if self._watched not in (-1, fd):
             with contextlib.suppress(KeyError):
                 self._poller.unregister(self._watched)
         self._watched = fd
         found = self._poller.poll(None if seconds == math.inf else math.ceil(min(seconds, 1e6) * 1000))
-        if len(found) > 1 or (found and found[0][0] != fd):
+        ready = [each for each, _events in found]
+        if self._fd in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._fd, 8)
+        return ready == [self._fd]
 
 
 def hang_bell(pool: ProcessPool) -> None:
@@ -109,7 +111,7 @@ class Listener(Hearer):
         taken = False
         try:
             if self._begin_listening(call, latch, bell):
-                self._await(call, bell, seconds)
+                self._await(call, latch, bell, seconds)
                 taken = self._take(call, latch)
         finally:
             if not taken:
@@ -144,18 +146,21 @@ class Listener(Hearer):
         with self.pool.lock:
             self.heed_locked()
 
-    def _await(self, call: Call, bell: Bell, seconds: float) -> None:
-        """Wait until the worker has written something, or the bell rings."""
-        spin = min(self.pool.spin, seconds)
+    def _await(self, call: Call, latch: Latch, bell: Bell, seconds: float) -> None:
+        """Wait until the worker has written something, or the call has ended otherwise."""
+        end = time.monotonic() + seconds
         try:
-            if spin:
-                end = time.monotonic() + spin
+            if self.pool.spin:
+                spun = min(end, time.monotonic() + self.pool.spin)
                 while self.page[ANSWERED] < call.number:
-                    if time.monotonic() >= end:
+                    if time.monotonic() >= spun:
                         break
                 else:
                     return
-            bell.wait(self.sock.fileno(), seconds)
+            # It may have been rung for the one who had it before.
+            while bell.wait(self.sock.fileno(), max(0.0, end - time.monotonic())):
+                if latch.is_set or self.call is not call:
+                    return
         except ValueError:  # the worker is gone
             return
 

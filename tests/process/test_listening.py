@@ -442,6 +442,29 @@ def test_it_works_without_epoll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert bench.submit(faults.identity, n).result(support.TIMEOUT) == n
 
 
+def test_a_bell_that_was_rung_for_another_wakes_nobody(bench: Bench) -> None:
+    """Who has it next goes on listening, and takes the result."""
+    bench.core.pool.spin = 0.0
+    for bell in bench.core.pool.bells:
+        bell.ring()
+    gate, told = bench.gate(), bench.path()
+    future = bench.submit(faults.wait_at_gate, gate, told)
+    support.wait_for_file(told)
+    thread, results = in_thread(lambda: future.result(support.TIMEOUT))
+
+    def drained() -> bool:
+        latch = future.__dict__.get("_lazy_latch")
+        return (
+            latch is not None and latch.bell is not None and not select.select([latch.bell._fd], [], [], 0)[0]
+        )
+
+    support.eventually(drained, what="it has been woken")
+    with bench.deaf():
+        open_gate(gate)
+        thread.join(support.TIMEOUT)
+    assert results == ["through"]
+
+
 def test_two_threads_wait_for_one_call(bench: Bench) -> None:
     """Both have its result."""
     bench.core.pool.spin = 0.0
