@@ -6,7 +6,9 @@ import _thread
 import os
 import select
 from collections import deque
+from time import monotonic  # by name: a run may have put something in the place of the module's
 
+from procsched import _system
 from procsched._core import wire
 
 TYPE_CHECKING = False
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 SMALL = 512  # bytes of a small frame
 SURE = 32
+LOOKED = 0.0001  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
+_give_way = getattr(os, "sched_yield", bool)
 
 
 class Channel:
@@ -28,6 +32,10 @@ class Channel:
         # needs, or many small ones, each of which takes a kilobyte of it at most (unix(7), socket(7)).
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
+        self.coming = select.poll()
+        self.coming.register(fd, select.POLLIN)
+        self.may_look = _system.cpus() > 1  # on a single one nobody would get to send anything
+        self.soon = False  # whether the last bytes came within the time for which it is worth looking
         self.sure = 0  # so many small frames have room for sure
         self.lock = _thread.allocate_lock()  # one frame at a time: any thread may tell progress
 
@@ -50,12 +58,28 @@ class Channel:
                 if frame is not None:
                     self._take(frame)
                 continue
-            data = os.read(self.fd, 1 << 16)
+            data = self._receive()
             if not data:
                 return None
             for frame in decoder.feed(data):
                 self._take(frame)
         return self.frames.popleft()
+
+    def _receive(self) -> bytes:
+        """Wait for bytes; b"" when there will be none.
+
+        Who calls us one call at a time sends the next as soon as it has the answer. To be woken for that takes longer
+        than such a call does, and the one who wakes us pays as well. So where the last ones came that soon we first
+        look for a moment, giving way to whoever has something to run. Of an idle worker nothing is left of this.
+        """
+        began = monotonic()
+        if self.soon:
+            end, coming = began + LOOKED, self.coming.poll
+            while not coming(0) and monotonic() < end:
+                _give_way()
+        data = os.read(self.fd, 1 << 16)
+        self.soon = monotonic() - began <= LOOKED and self.may_look
+        return data
 
     def _take(self, frame: wire.Frame) -> None:
         if frame.kind == wire.CALLS:

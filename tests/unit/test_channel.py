@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from procsched._core import wire
+from procsched.child import channel as channels
 from procsched.child.channel import SURE, Channel
 from tests import support
 
@@ -114,3 +115,87 @@ def test_without_room_a_small_frame_waits_with_the_backstop_on(ends: tuple[Chann
     writer.join(support.TIMEOUT)
     assert called.is_set()
     assert set(data[: -len(whole)]) == set(b"x")
+
+
+class Looks:
+    """Stands for the poll object: counts how often it is asked, each time taking a hundredth of a millisecond."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, parent: socket.socket) -> None:
+        self.now = 0.0
+        self.count = 0
+        self.parent = parent
+        self.most = 1000  # looks until a frame comes
+        monkeypatch.setattr(channels, "monotonic", lambda: self.now)
+
+    def poll(self, _timeout: int) -> bool:
+        self.count += 1
+        self.now += 0.00001
+        if self.count == self.most:
+            self.parent.sendall(b"".join(frame(1)))
+        return self.count >= self.most
+
+
+@pytest.fixture
+def looks(ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """Return what a channel looks with, which has two processors and was just sent something."""
+    channel, parent = ends
+    channel.may_look = True
+    looks = Looks(monkeypatch, parent)
+    channel.coming = looks  # type: ignore[assignment]
+    parent.sendall(b"".join(frame(1)))
+    channel.read()
+    assert looks.count == 0  # the first time nobody knows
+    return looks
+
+
+def test_a_call_that_comes_as_soon_as_the_last_is_found_by_looking(
+    ends: tuple[Channel, socket.socket], looks: Looks
+) -> None:
+    """Again and again: each shows that the next may be worth it."""
+    channel, _parent = ends
+    for _ in range(3):
+        looks.count, looks.most = 0, 3
+        assert channel.read() is not None
+        assert looks.count == 3
+
+
+def test_a_worker_looks_no_longer_than_a_tenth_of_a_millisecond(
+    ends: tuple[Channel, socket.socket], looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it sleeps, and does not look the next time either, until one has come soon again."""
+    channel, parent = ends
+    real = os.read
+
+    def read(fd: int, size: int) -> bytes:
+        if looks.count < looks.most:
+            looks.now += 0.00001
+            parent.sendall(b"".join(frame(1)))
+        return real(fd, size)
+
+    monkeypatch.setattr(channels.os, "read", read)
+    channel.read()
+    assert looks.count == pytest.approx(channels.LOOKED / 0.00001, abs=1)
+    looks.count = 0
+    channel.read()
+    assert looks.count == 0
+    looks.most = 2
+    channel.read()
+    assert looks.count == 2
+
+
+def test_on_a_single_processor_nobody_looks(ends: tuple[Channel, socket.socket], looks: Looks) -> None:
+    """Who is to send the call would have to wait for the one who looks."""
+    channel, parent = ends
+    channel.may_look = channel.soon = False
+    for _ in range(3):
+        parent.sendall(b"".join(frame(1)))
+        channel.read()
+    assert looks.count == 0
+
+
+def test_the_end_of_the_stream_ends_the_looking(ends: tuple[Channel, socket.socket]) -> None:
+    """By the kernel's own word: a hangup is something to read."""
+    channel, parent = ends
+    channel.soon = True
+    parent.close()
+    assert channel.read() is None
