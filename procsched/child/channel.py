@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SMALL = 512  # bytes of a small frame
 SURE = 32
-LOOKED = 0.0001  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
+LOOKED = 0.0002  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
 _give_way = getattr(os, "sched_yield", bool)
 
 

@@ -37,6 +37,7 @@ class Holding:
 
         library = Library(None, holding=True)
         self._send, self._recv, self._epoll_ctl = library.send, library.recv, library.epoll_ctl
+        self._sched_yield = library.sched_yield
         self._get_errno = _ctypes.get_errno
         kind: Any = type("Peeked", (_ctypes.Array,), {"_type_": c_type("c"), "_length_": PEEKED})
         self._peeked, self._dropped = kind(), kind()
@@ -74,6 +75,10 @@ class Holding:
             OSError: it does not know `fd`.
         """
         self._checked(self._epoll_ctl(epoll, _EPOLL_CTL_MOD, fd, _EVENT.pack(events, fd)))
+
+    def give_way(self) -> None:
+        """Let another process have this processor, if one waits for it: as the kernel may at any time."""
+        self._sched_yield()
 
     def _checked(self, count: int) -> int:
         if count < 0:

@@ -149,12 +149,14 @@ class Listener(Hearer):
     def _await(self, call: Call, latch: Latch, bell: Bell, seconds: float) -> None:
         """Wait until the worker has written something, or the call has ended otherwise."""
         end = time.monotonic() + seconds
+        pool, held = self.pool, self.pool.holding
         try:
-            if self.pool.spin:
-                spun = min(end, time.monotonic() + self.pool.spin)
+            if pool.spin and held is not None:
+                spun = min(end, time.monotonic() + pool.spin)
                 while self.page[ANSWERED] < call.number:
                     if time.monotonic() >= spun:
                         break
+                    held.give_way()  # where the worker is to run on this very processor
                 else:
                     return
             # It may have been rung for the one who had it before.

@@ -601,6 +601,19 @@ def test_the_soft_limit_of_a_call_does_not_hit_who_comes_next(
             assert not bench.core.problems
 
 
+def test_who_spins_lets_the_worker_have_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both are on the same one, the answer would come after the last look otherwise."""
+    with Bench(tmp_path, 1) as bench:
+        bench.core.pool.spin = support.TIMEOUT
+        hang_bell(bench)
+        gate = bench.gate()
+        closed = [gate]
+        monkeypatch.setattr(bench.core.pool.holding, "give_way", lambda: closed and open_gate(closed.pop()))
+        assert bench.submit(faults.wait_at_gate, gate).result(support.TIMEOUT) == "through"
+
+
 @pytest.mark.parametrize("spin", [-1.0, float("nan"), 0.5, "1", True])
 def test_what_is_no_time_to_spin_is_refused(spin: object) -> None:
     """A millisecond at most: nobody else runs meanwhile."""
