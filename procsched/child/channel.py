@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 SMALL = 512  # bytes of a small frame
 SURE = 32
 LOOKED = 0.0002  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
-_give_way = getattr(os, "sched_yield", bool)
 
 
 class Channel:
@@ -70,13 +69,14 @@ class Channel:
 
         Who calls us one call at a time sends the next as soon as it has the answer. To be woken for that takes longer
         than such a call does, and the one who wakes us pays as well. So where the last ones came that soon we first
-        look for a moment, giving way to whoever has something to run. Of an idle worker nothing is left of this.
+        look for a moment. Of an idle worker nothing is left of this.
         """
         began = monotonic()
         if self.soon:
             end, coming = began + LOOKED, self.coming.poll
+            # Without giving way, which would keep who calls on this processor where there is another for it.
             while not coming(0) and monotonic() < end:
-                _give_way()
+                continue
         data = os.read(self.fd, 1 << 16)
         self.soon = monotonic() - began <= LOOKED and self.may_look
         return data
