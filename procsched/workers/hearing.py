@@ -128,7 +128,8 @@ class Hearer(Sender):
                     if frame is not None:
                         self.on_frames([frame])
                     continue
-                data = self.sock.recv(1 << 16)
+                held = self.pool.holding
+                data = self.sock.recv(1 << 16) if held is None else held.receive(self.sock.fileno())
                 if not data:
                     self.on_hangup()
                     return

@@ -1,8 +1,8 @@
-"""System calls that hold the GIL: those between a caller and the result that it waits for.
+"""System calls that hold the GIL: those between a caller and the result that it waits for, and the reading of answers.
 
-Python releases it around each system call. Beside a thread that computes, that costs the switch interval, five
-milliseconds (sys.setswitchinterval), until the caller has it again. These calls never wait, so nobody is held up for
-longer than they take: some microseconds.
+Python releases it around each system call. Beside a thread that computes, or submits, that costs the switch interval,
+five milliseconds (sys.setswitchinterval), until the caller has it again. These calls never wait, so nobody is held up
+for longer than they take: some microseconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from _struct import Struct
 
 from procsched._libc import Library, c_type
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 PEEKED = 1 << 13  # bytes of an answer, at most, that are looked at
+RECEIVED = 1 << 16  # bytes, at most, that are taken at once
 _FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL
 _EPOLL_CTL_MOD = 3  # linux/eventpoll.h
 # struct epoll_event: packed on x86-64 alone. The data is a union, into which Python puts the descriptor.
@@ -26,7 +23,7 @@ _EVENT = Struct("=Ii4x" if os.uname().machine == "x86_64" else "@I0QI4x")
 
 
 class Holding:
-    """The calls. Thread safety: call from anywhere, but `peek` from one thread at a time.
+    """The calls. Thread safety: call from anywhere, but `peek` and `receive` from one thread at a time.
 
     Raises:
         OSError, AttributeError: they cannot be made here.
@@ -39,9 +36,11 @@ class Holding:
         self._send, self._recv, self._epoll_ctl = library.send, library.recv, library.epoll_ctl
         self._sched_yield = library.sched_yield
         self._get_errno = _ctypes.get_errno
-        kind: Any = type("Peeked", (_ctypes.Array,), {"_type_": c_type("c"), "_length_": PEEKED})
-        self._peeked, self._dropped = kind(), kind()
-        self._view = memoryview(self._peeked).cast("B")
+        self._received, self._dropped = (
+            type("Bytes", (_ctypes.Array,), {"_type_": c_type("c"), "_length_": length})()
+            for length in (RECEIVED, PEEKED)
+        )
+        self._view = memoryview(self._received).cast("B")
 
     def send(self, fd: int, data: memoryview) -> int:
         """Send what the socket takes; return how much that is.
@@ -57,7 +56,16 @@ class Holding:
         Raises:
             OSError: as `socket.recv`.
         """
-        count = self._checked(self._recv(fd, self._peeked, PEEKED, _FLAGS | MSG_PEEK))
+        count = self._checked(self._recv(fd, self._received, PEEKED, _FLAGS | MSG_PEEK))
+        return self._view[:count].tobytes()
+
+    def receive(self, fd: int) -> bytes:
+        """Take from a socket what has come, at most `RECEIVED` bytes; b"" where nothing will come any more.
+
+        Raises:
+            OSError: as `socket.recv`.
+        """
+        count = self._checked(self._recv(fd, self._received, RECEIVED, _FLAGS))
         return self._view[:count].tobytes()
 
     def drop(self, fd: int, size: int) -> None:
