@@ -34,6 +34,8 @@ class Ending:
         obstacle: why it could not.
         seconds: how long it took, where the worker knows better than who waited for it.
         unloadable: the call, which a store kept, could not be opened: nothing of it has run.
+        attempt, started_at, before: for the owner of the call, who may keep here which attempt it was, when that began,
+            and the ending of the one before. So may `seconds` be.
     Others are as in `ExecutionRecord`.
     """
 
@@ -51,6 +53,9 @@ class Ending:
     output_truncated: bool = False
     given_up: tuple[str, ...] = ()
     unloadable: bool = False
+    attempt: int = 1
+    started_at: float = 0.0
+    before: Ending | None = None
 
     def __init__(
         self,

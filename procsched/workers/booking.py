@@ -179,6 +179,7 @@ class Booker(Dispatcher):
                     worker.leave_locked()
                     self.counters["recycled"] += 1
                 self._take_late_locked()
+                self.sated = 0
                 self.touched = None  # whatever comes now, this worker is whole
                 self.pump_locked()  # first, so that the worker runs while these calls are booked
             except BaseException as error:

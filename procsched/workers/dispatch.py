@@ -29,7 +29,7 @@ from procsched._interrupts import owner_check
 from procsched.child.protocol import REASON_KILL
 from procsched.workers.base import Ending
 from procsched.workers.loop import Alarm
-from procsched.workers.sending import RUNNING_STATES, Sender, WorkerState
+from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, Sender, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,11 +88,13 @@ class Dispatcher:
         # Held while answers are read and booked, by the I/O thread or by who waits for one; before `lock`. Reentrant
         # as that one is: who was interrupted in the midst of this must not be waited for.
         self.reading = threading.RLock()
+        self.holds_reading = owner_check(self.reading)
         # What is half done while a signal handler may raise, for `_mend_locked`. Guarded by lock.
         self.touched: Sender | None = None  # it is sent something, or has something taken back
         self.taking: Call | None = None  # on its way from the source, or from those returned
         self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
+        self.sated = 0  # calls that may still come until a look whether any worker has room; guarded by lock
         self.busy: deque[Sender] = deque()  # those that are BUSY, in turn; guarded by lock
         self.idle: list[Sender] = []  # the last one is the warmest; guarded by lock
         self.loop: Loop  # this and the next from `start` on
@@ -152,6 +154,7 @@ class Dispatcher:
                 return
             worker.assign_locked(call)
             self.taking = None
+            self.sated = 0
 
     def _next_locked(self) -> Call | None:
         if self._returned:
@@ -164,11 +167,17 @@ class Dispatcher:
         """Send calls to busy workers that will soon have nothing to do."""
         if self.options.limits is not None:
             return
+        if self.sated:
+            self.sated -= 1
+            return
+        self.sated = AHEAD_LEAST
         for _ in range(len(self.busy)):
             worker = self.busy[0]
             self.busy.rotate(-1)
-            if worker.has_room_locked() and not self._fill_locked(worker):
-                return
+            if worker.has_room_locked():
+                self.sated = 0
+                if not self._fill_locked(worker):
+                    return
 
     def _fill_locked(self, worker: Sender) -> bool:
         """Send calls ahead to one worker; return False when the source has no more."""

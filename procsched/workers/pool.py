@@ -290,6 +290,7 @@ class ProcessPool(Booker):
         self.lock = threading.RLock()
         self.holds_lock = owner_check(self.lock)
         self.reading = threading.RLock()
+        self.holds_reading = owner_check(self.reading)
         # The sockets are the parent's, and the epoll of its loop is the very same: nothing here may change either.
         self.holding, self.listened = None, set()
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from procsched._core import wire
 from procsched._parcels import send as send_parcel
-from procsched.child.protocol import STARTED, STARTED_AT
+from procsched.child.protocol import ANSWERED, STARTED, STARTED_AT
 from procsched.workers.loop import READ, WRITE, Alarm
 
 TYPE_CHECKING = False
@@ -227,6 +227,7 @@ class Sender(Alarm):
     def recall_locked(self) -> bool:
         """Take back the calls that were sent ahead and not begun; return whether there were any. The rest has begun."""
         self.heed_locked()
+        self.pool.sated = 0
         tail = self.ahead[-1] if self.ahead else self.call
         if tail is None:
             return False
@@ -314,7 +315,8 @@ class Sender(Alarm):
         tail = self.ahead[-1] if self.ahead else call
         if tail.number - self.page[STARTED] > AHEAD_LEAST or tail.pace is None or tail.pace.seconds > BRIEF:
             return False
-        return time.monotonic() - self._since_locked() <= BRIEF
+        # One that has answered them all only waits for that to be booked.
+        return self.page[ANSWERED] >= tail.number or time.monotonic() - self._since_locked() <= BRIEF
 
     def waiting_since_locked(self) -> float:
         """Return since when calls that were sent ahead wait for the one before them; infinity where none waits."""

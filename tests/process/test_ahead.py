@@ -29,11 +29,13 @@ from procsched import (
     WorkerCrashedError,
 )
 from procsched._core import wire
+from procsched.child.protocol import ANSWERED
 from procsched.future import ProcessFuture
 from procsched.workers import dispatch, sending
 from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.dispatch import AHEAD_ROOM
 from procsched.workers.process import Worker
+from procsched.workers.sending import AHEAD_LEAST
 from tests import faults, support
 from tests.pools import Bench, helper_pid, is_stopped, only_record, open_gate, stop
 
@@ -228,6 +230,43 @@ def test_nothing_more_is_sent_behind_a_call_that_turns_out_long(bench: Bench) ->
     open_gate(gate)
     assert results(futures + late) == ["first", "a", "b", "c", "d"]
     assert log.values() == ["first", "a", "b", "c", "d"]
+
+
+def test_a_worker_need_not_wait_until_its_answers_are_read(bench: Bench) -> None:
+    """Threads that compute may keep the I/O thread from it for long; what has answered everything gets more."""
+    warm(bench)
+    bench.ready_pids()
+    with bench.deaf():
+        futures = [submit(bench, value="first")]
+        (worker,) = bench.core.pool.busy
+        for value in "abc":
+            support.eventually(lambda: worker.page[ANSWERED] == worker.last_number)
+            since = worker._since_locked()
+            support.eventually(lambda since=since: time.monotonic() - since > sending.BRIEF)
+            futures.append(submit(bench, value=value))
+        support.eventually(lambda: worker.page[ANSWERED] == worker.last_number)
+        assert [call.future for call in worker.ahead] == futures[1:]
+    assert results(futures) == ["first", "a", "b", "c"]
+
+
+def test_nobody_looks_for_room_for_each_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no worker had any, a few more calls come first; or an answer, of which there may be none behind it."""
+    looks = []
+    has_room = Worker.has_room_locked
+
+    def counted(worker: Worker) -> bool:
+        looks.append(has_room(worker))
+        return looks[-1]
+
+    log, gate = Log(bench), bench.gate()
+    worker = line_up(bench, {"log": log.path, "value": "first", "gate": gate})[0]
+    log.wait("first")
+    support.eventually(lambda: time.monotonic() - worker._since_locked() > sending.BRIEF)
+    monkeypatch.setattr(Worker, "has_room_locked", counted)
+    futures = [submit(bench, **call) for call in lined_up(log, *map(str, range(2 * AHEAD_LEAST)))]
+    assert looks == [False] * 2
+    open_gate(gate)
+    results(futures)
 
 
 @pytest.mark.slow
