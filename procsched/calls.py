@@ -194,7 +194,7 @@ class Core(Queueing):
             SchedulerStateError: naming the remedy.
         """
         self.refuse_fork()
-        if self.holds_lock() or owner_check(self.pool.reading)():
+        if self.holds_lock() or self.pool.holds_reading():
             raise SchedulerStateError(
                 "this signal handler, or finalizer (__del__), has interrupted the executor, which cannot go on while "
                 "it waits for a call: set a flag, or wait in a thread"
@@ -249,11 +249,13 @@ class Core(Queueing):
         seconds = ending.seconds
         if seconds is None:
             seconds = time.monotonic() - item.began if item.began else 0.0
-        again = bool(future._attempts) and future._attempts[-1][3] is ending
+        again = future._last is ending
         if not again:
             if ending.outcome is _SUCCEEDED:
                 next(self.succeeded)
-            future._attempts += ((item.attempt, time.time() - seconds, seconds, ending),)
+            ending.attempt, ending.started_at, ending.seconds = item.attempt, time.time() - seconds, seconds
+            ending.before = future._last
+            future._last = ending
         if ending.outcome is not _SUCCEEDED:
             with self.lock:
                 self.counters[ending.outcome] += not again
@@ -426,7 +428,7 @@ class Core(Queueing):
         except BaseException:
             self._shutdown_soon(cancel=cancel, kill=kill)
             raise
-        if owner_check(self.pool.reading)():  # the same: for who books there the I/O thread waits
+        if self.pool.holds_reading():  # the same: for who books there the I/O thread waits
             return
         if wait and threading.current_thread() not in (self.callbacks.thread, self.io_thread()):
             if self.started:

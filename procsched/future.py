@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LONGEST_HOLD = 1.0  # seconds for which others may hold a future's condition, at its end
 SHORT_HOLD = 0.001  # the same after one that was held for longer
+_SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 _FINISHED = "FINISHED"  # the states of the standard library's Future
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 _ENDED = (_FINISHED, *_CANCELLED)
@@ -48,7 +49,7 @@ class ProcessFuture(Future["R"]):
     _exception: BaseException | None = None
     _item: Any = None
     _ending: Ending | None = None  # of the last attempt, until the result is loaded
-    _attempts: tuple[tuple[int, float, float, Ending], ...] = ()  # number, start, seconds, ending
+    _last: Ending | None = None  # of the last attempt, with those before
     _progress: tuple[float, float | None, str] | None = None
     _told = 0  # waiters that were told of the cancelling
     _cancel_told = False  # that was all of them, and the callbacks are on their way
@@ -119,7 +120,7 @@ class ProcessFuture(Future["R"]):
             condition.notify_all()
         try:
             for waiter in self._waiters:
-                if ending.outcome is Outcome.SUCCEEDED:
+                if ending.outcome is _SUCCEEDED:
                     waiter.add_result(self)
                 else:
                     waiter.add_exception(self)
@@ -279,14 +280,14 @@ class ProcessFuture(Future["R"]):
                 opened = None, unfit(ending, error)
             loaded = self.__dict__.setdefault("_loaded", opened)
             self._result, self._exception = loaded
-            if ending.outcome is Outcome.SUCCEEDED and loaded[1] is None:
+            if ending.outcome is _SUCCEEDED and loaded[1] is None:
                 # For the record: the result is kept once, and not its pickle as well.
                 ending.result = loaded[0]
             self._ending = None
 
     def _let_go(self) -> None:
         """Forget a result that was taken by the only one who will ask: the pool may hold the future a moment longer."""
-        for _number, _started_at, _seconds, ending in self._attempts:
+        for ending in self._endings():
             ending.result = None
         self._result = None
         self.__dict__.pop("_loaded", None)
@@ -295,14 +296,23 @@ class ProcessFuture(Future["R"]):
     def record(self) -> ExecutionRecord | None:
         """The `ExecutionRecord` of the last attempt that ended, or None so far."""
         self._owner.heed(self)
-        records = self._attempts
-        return self._make_record(records[-1]) if records else None
+        last = self._last
+        return None if last is None else self._make_record(last)
 
     @property
     def records(self) -> list[ExecutionRecord]:
         """The records of all attempts, oldest first."""
         self._owner.heed(self)
-        return [self._make_record(attempt) for attempt in list(self._attempts)]
+        return [self._make_record(ending) for ending in reversed(self._endings())]
+
+    def _endings(self) -> list[Ending]:
+        """Return how the attempts have ended, the last one first."""
+        found = []
+        ending = self._last
+        while ending is not None:
+            found.append(ending)
+            ending = ending.before
+        return found
 
     @property
     def progress(self) -> tuple[float, float | None, str] | None:
@@ -332,9 +342,9 @@ class ProcessFuture(Future["R"]):
             raise self.exception() or CancelledError
         return record
 
-    def _make_record(self, attempt: tuple[int, float, float, Ending]) -> ExecutionRecord:
-        number, started_at, seconds, ending = attempt
-        return record_of(ending, ending.result, started_at, seconds, number, self._name)
+    def _make_record(self, ending: Ending) -> ExecutionRecord:
+        seconds = ending.seconds or 0.0
+        return record_of(ending, ending.result, ending.started_at, seconds, ending.attempt, self._name)
 
 
 _patience = LONGEST_HOLD

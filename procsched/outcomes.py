@@ -39,6 +39,7 @@ _ERRORS: dict[Outcome, type[ProcschedError]] = {
     Outcome.KILLED: TaskKilledError,
     Outcome.LOST: TaskLostError,
 }
+_SUCCEEDED = Outcome.SUCCEEDED  # looking up a member of an enum takes its time
 CALL_OPTIONS = ("timeout", "soft_timeout", "grace", "priority", "retry", "limits", "capture_output")
 _DETAILS = ("pid", "exit_code", "signal", "stack", "output", "peak_rss", "cpu_seconds")
 
@@ -59,7 +60,7 @@ class RemoteTraceback(Exception):
 
 def open_ending(ending: Ending, timeout: float | None) -> tuple[Any, BaseException | None]:
     """Return the value of an ending, or the exception that tells of it; `timeout` was the call's limit."""
-    if ending.outcome is Outcome.SUCCEEDED:
+    if ending.outcome is _SUCCEEDED:
         result = ending.result
         return (result.open() if type(result) is Sealed else result), None
     kind = _ERRORS.get(ending.outcome)
