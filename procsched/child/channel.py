@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket as socket
 import _thread
 import os
 import select
@@ -13,10 +14,19 @@ from procsched._core import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Protocol
 
-SMALL = 512  # bytes of a small frame
-SURE = 32
+    class Backstop(Protocol):
+        """What ends this process should the parent be stuck."""
+
+        def disarm(self) -> float:
+            """Take it back; return for when it was armed."""
+
+        def arm(self, due: float) -> None:
+            """Arm it for steady time `due`."""
+
+
 LOOKED = 0.0002  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
 
 
@@ -24,19 +34,23 @@ class Channel:
     """The worker's end of its socket. Reads belong to the main thread; writes may come from any."""
 
     def __init__(self, fd: int) -> None:
+        self.sock = socket.socket(fileno=fd)
         self.fd = fd
         self.decoder = wire.Decoder()
         self.frames: deque[wire.Frame] = deque()
-        # A socket counts as having room while three quarters of its buffer are free: more than a frame of one part
-        # needs, or many small ones, each of which takes a kilobyte of it at most (unix(7), socket(7)).
+        # A socket counts as having room while three quarters of its buffer are free (unix(7), socket(7)).
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
         self.coming = select.poll()
         self.coming.register(fd, select.POLLIN)
         self.may_look = _system.cpus() > 1  # on a single one nobody would get to send anything
         self.soon = False  # whether the last bytes came within the time for which it is worth looking
-        self.sure = 0  # so many small frames have room for sure
         self.lock = _thread.allocate_lock()  # one frame at a time: any thread may tell progress
+
+    def close(self) -> None:
+        """Close this end, in a process that is not the worker."""
+        self.sock.close()
+        self.fd = -1
 
     def read(self) -> wire.Frame | None:
         """Wait for the next frame; None when the parent has gone.
@@ -87,34 +101,35 @@ class Channel:
         else:
             self.frames.append(frame)
 
-    def write(self, parts: list[bytes | bytearray], last: Callable[[], None] | None = None) -> None:
-        """Write a frame whole; call `last` once the rest of the writing cannot be kept waiting any more."""
+    def write(self, parts: list[bytes | bytearray], backstop: Backstop | None = None) -> None:
+        """Write a frame whole, and take back `backstop` once the rest of the writing cannot be kept waiting any more.
+
+        The parent has no whole frame before that, and cannot be handing out the next call meanwhile.
+        """
         with self.lock:
-            if last is None:
-                self.sure = 0  # it is not counted
-            elif not self._has_room(parts):
-                # All but the last byte: the parent has no answer before `last` was called, and cannot be handing
-                # out the next call meanwhile.
+            if backstop is not None and (len(parts) > 1 or not self._write_now(parts, backstop)):
                 self._write_all([*parts[:-1], memoryview(parts[-1])[:-1]])
-                parts = [parts[-1][-1:]]
                 self.room.poll()
-            if last is not None:
-                last()
+                backstop.disarm()
+                parts = [parts[-1][-1:]]
             self._write_all(parts)
 
-    def _has_room(self, parts: list[bytes | bytearray]) -> bool:
-        """Return whether writing these will not wait."""
-        if len(parts) > 1:
-            return False
-        self.sure -= 1
-        if self.sure >= 0 and len(parts[0]) < SMALL:
+    def _write_now(self, parts: list[bytes | bytearray], backstop: Backstop) -> bool:
+        """Write a frame of one part without the backstop, as far as that need not wait; return whether it is done.
+
+        What is left is in `parts` then.
+        """
+        due = backstop.disarm()
+        try:
+            sent = self.sock.send(parts[0], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        rest = parts.pop()[sent:]
+        if not rest:
             return True
-        self.sure = 0
-        if not self.room.poll(0):
-            return False
-        if len(parts[0]) < SMALL:
-            self.sure = SURE
-        return True
+        parts.append(rest)
+        backstop.arm(due)
+        return False
 
     def _write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         for part in parts:

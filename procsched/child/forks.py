@@ -51,10 +51,10 @@ def _forget(worker: Worker) -> None:
     for signum, handler in worker.handlers:
         if signal.getsignal(signum) == handler:  # else it is the run's own
             signal.signal(signum, signal.SIG_DFL)
-    for fd in (worker.channel.fd, worker.token_fd):
-        try:
-            os.close(fd)
-        except OSError:
-            continue
-    worker.channel.fd = worker.token_fd = -1
+    worker.channel.close()
+    try:
+        os.close(worker.token_fd)
+    except OSError:  # a run may have closed it
+        pass
+    worker.token_fd = -1
     worker.parcels.close()

@@ -232,7 +232,7 @@ class Worker:
         parts, clean = self.perform(frame)
         # Where more calls wait here the next one begins at once, and has the backstop set.
         ends = self.backstop and not self.channel.frames
-        self.channel.write(parts, self.disarm if ends else None)
+        self.channel.write(parts, self if ends else None)
         self.page[ANSWERED] = frame.number
         if self.began >= self.ask_at:  # so that what short runs use is not counted for a long one behind them
             self.usage()
@@ -335,14 +335,21 @@ class Worker:
         """
         if self.timer is None or due <= self.backstop <= due + BACKSTOP_SLACK:
             return
-        self.backstop = due + BACKSTOP_SLACK if self.channel.frames else due
-        self.timer.arm(self.backstop)
+        self.arm(due + BACKSTOP_SLACK if self.channel.frames else due)
 
-    def disarm(self) -> None:
-        """Take back the backstop."""
+    def arm(self, due: float) -> None:
+        """Have the kernel end this process at steady time `due`."""
         assert self.timer is not None
+        self.backstop = due
+        self.timer.arm(due)
+
+    def disarm(self) -> float:
+        """Take back the backstop; return for when it was set."""
+        assert self.timer is not None
+        due = self.backstop
         self.timer.disarm()
         self.backstop = 0.0
+        return due
 
     def attempt(self, frame: wire.Frame) -> tuple[int, int, bytes | bytearray]:
         """Load the call, run it, and return its answer as kind, flags and payload."""

@@ -410,7 +410,7 @@ def child(data: bytes) -> None:
     """
     choices = Choices(data)
     ours, theirs = socket.socketpair()
-    channel = Channel(ours.fileno())
+    channel = Channel(ours.detach())
     written = 0
     try:
         while choices.more and written < 1 << 16:  # more would have to be read meanwhile
@@ -431,7 +431,7 @@ def child(data: bytes) -> None:
             while (found := channel.read()) is not None:
                 assert found.kind != wire.CALLS
     finally:
-        ours.close()
+        channel.close()
         theirs.close()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from procsched._core import wire
 from procsched.child import channel as channels
-from procsched.child.channel import SURE, Channel
+from procsched.child.channel import Channel
 from tests import support
 
 LARGE = 70_000  # bytes of a payload that is a part of its own
@@ -25,7 +25,7 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
         channel = Channel(ours.detach())
         theirs.settimeout(support.TIMEOUT)
         yield channel, theirs
-        os.close(channel.fd)
+        channel.close()
 
 
 def frame(number: int, size: int = 1) -> list[bytes | bytearray]:
@@ -63,6 +63,33 @@ def test_a_frame_that_is_not_whole_is_the_end(ends: tuple[Channel, socket.socket
     assert channel.read() is None
 
 
+class Backstop:
+    """Stands for the kernel's timer: what is done at each change, and the times for which it is armed."""
+
+    def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
+        self.due = 7.0
+        self.at_end = at_end
+        self.armed_again = threading.Event()
+
+    def disarm(self) -> float:
+        self.at_end()
+        due, self.due = self.due, 0.0
+        return due
+
+    def arm(self, due: float) -> None:
+        self.due = due
+        self.armed_again.set()
+
+
+def fill(channel: Channel) -> None:
+    """Write until there is no room for another thousand bytes."""
+    os.set_blocking(channel.fd, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(channel.fd, b"x" * 1000)
+    os.set_blocking(channel.fd, True)
+
+
 def test_a_large_frame_is_whole_but_for_a_byte_before_the_backstop_is_off(
     ends: tuple[Channel, socket.socket],
 ) -> None:
@@ -83,38 +110,64 @@ def test_a_large_frame_is_whole_but_for_a_byte_before_the_backstop_is_off(
         reader.join(support.TIMEOUT)
         assert data == whole[:-1]
 
-    channel.write(frame(1, LARGE), see)
+    backstop = Backstop(see)
+    channel.write(frame(1, LARGE), backstop)
     assert read_all(parent) == whole[-1:]
+    assert not backstop.armed_again.is_set()
 
 
 def test_a_small_frame_is_written_in_one_where_there_is_room(ends: tuple[Channel, socket.socket]) -> None:
-    """Nothing of it is there before; and it is not looked for room again for a while."""
+    """Nothing of it is there before the backstop is off, however many the parent has not read."""
     channel, parent = ends
     seen: list[bytes] = []
-    for number in range(SURE + 2):
-        channel.write(frame(number), lambda: seen.append(read_all(parent)))
-        assert channel.sure == (SURE - number if number <= SURE else SURE)
-    assert seen == [b"", *(b"".join(frame(number)) for number in range(SURE + 1))]
+    backstop = Backstop(lambda: seen.append(read_all(parent)))
+    for number in range(3):
+        channel.write(frame(number), backstop)
+    assert seen == [b"", *(b"".join(frame(number)) for number in range(2))]
+    assert not backstop.armed_again.is_set()
+    for number in range(100):  # more than a quarter of what the kernel lets us write
+        channel.write(frame(number), backstop := Backstop())
+        assert not backstop.armed_again.is_set()
 
 
 def test_without_room_a_small_frame_waits_with_the_backstop_on(ends: tuple[Channel, socket.socket]) -> None:
-    """A parent that does not read keeps it waiting, and nothing is called before it reads."""
+    """A parent that does not read keeps it waiting, and the timer is off for no longer than a look takes."""
     channel, parent = ends
-    os.set_blocking(channel.fd, False)
-    with pytest.raises(BlockingIOError):
-        while True:
-            os.write(channel.fd, b"x" * 1000)
-    os.set_blocking(channel.fd, True)
-    called = threading.Event()
-    writer = threading.Thread(target=channel.write, args=(frame(1), called.set))
+    fill(channel)
+    backstop = Backstop()
+    writer = threading.Thread(target=channel.write, args=(frame(1), backstop))
     writer.start()
-    assert not called.is_set()
+    assert backstop.armed_again.wait(support.TIMEOUT)
+    assert backstop.due == 7.0
     data, whole = b"", b"".join(frame(1))
     while not data.endswith(whole):
         data += parent.recv(1 << 20)
     writer.join(support.TIMEOUT)
-    assert called.is_set()
+    assert backstop.due == 0.0
     assert set(data[: -len(whole)]) == set(b"x")
+
+
+def test_what_fits_of_a_small_frame_is_not_written_again(
+    ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest follows with the backstop on, but for the last byte."""
+    channel, parent = ends
+    sock = channel.sock
+
+    class Narrow:
+        """A socket that takes the beginning of a frame."""
+
+        def send(self, data: bytes, flags: int) -> int:
+            return sock.send(data[:20], flags)
+
+    monkeypatch.setattr(channel, "sock", Narrow())
+    seen: list[bytes] = []
+    backstop = Backstop(lambda: seen.append(read_all(parent)))
+    channel.write(frame(1), backstop)
+    whole = b"".join(frame(1))
+    assert seen == [b"", whole[:-1]]
+    assert read_all(parent) == whole[-1:]
+    assert (backstop.due, backstop.armed_again.is_set()) == (0.0, True)
 
 
 class Looks:
