@@ -212,6 +212,7 @@ def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
         support.wait_for_file(path, lines=2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sending, "BRIEF", 3600.0)  # so that they are not found out
+            rig.scheduler.pool.sated = 0  # nor have been
             tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
             support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
         open_gate(gates[0])

@@ -81,10 +81,11 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         worker = Held(theirs.detach(), side, token_reader, their_parcels.detach(), page)
         worker.number, worker.last, worker.armed = NOW, BEFORE, True
         yield Parent(worker, sock, tokens)
+        worker.channel.close()
         worker.parcels.close()
         worker.page.release()
         worker.times.release()
-        for fd in (worker.channel.fd, side, side_reader, token_reader, tokens):
+        for fd in (side, side_reader, token_reader, tokens):
             os.close(fd)
 
 
