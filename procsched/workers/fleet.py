@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from procsched.workers.base import Call
     from procsched.workers.pool import ProcessPool
 
+# Bytes on the way to either side, each of which a small frame takes a kilobyte of; the kernel doubles it (socket(7)).
+# Twice what is usual: a worker that answers brief calls is not to stop where a thread that submits keeps the I/O thread
+# from reading for the five milliseconds of a switch interval.
+UNREAD = 1 << 18
 MODULES_KEPT = 16  # imported by spares
 # States of a worker that will be given a call, or whose failure to start is about to decide when the next is tried.
 _SPARE = (WorkerState.STARTING, WorkerState.FAILING, WorkerState.IDLE)
@@ -166,6 +170,8 @@ class Fleet(Alarm):
             ours, theirs = _system.socket_pair(socket)
             undo.callback(ours.close)
             with theirs:
+                for end in (ours, theirs):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
                 side_read, side_write = _system.pipe()
                 undo.callback(os.close, side_read)
                 their_parcels = None
