@@ -29,7 +29,7 @@ from procsched._interrupts import owner_check
 from procsched.child.protocol import REASON_KILL
 from procsched.workers.base import Ending
 from procsched.workers.loop import Alarm
-from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, Sender, WorkerState
+from procsched.workers.sending import RUNNING_STATES, Sender, WorkerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ MOST_HANDED = 10  # workers that may die before they begin a call, until that co
 AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many calls at most
 AHEAD_CALLS = 64
 AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
+# A packet costs as much as a few calls. Before the next one so many calls may gather, as a share of those that each
+# worker has to do meanwhile.
+MAY_GATHER = 0.5
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 MENDS = 100  # signal handlers that may raise while what they have torn is mended
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
@@ -94,7 +97,9 @@ class Dispatcher:
         self.taking: Call | None = None  # on its way from the source, or from those returned
         self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
-        self.sated = 0  # calls that may still come until a look whether any worker has room; guarded by lock
+        self.sated = (
+            0  # calls that may still gather before it is looked which worker has room; guarded by lock
+        )
         self.busy: deque[Sender] = deque()  # those that are BUSY, in turn; guarded by lock
         self.idle: list[Sender] = []  # the last one is the warmest; guarded by lock
         self.loop: Loop  # this and the next from `start` on
@@ -170,14 +175,12 @@ class Dispatcher:
         if self.sated:
             self.sated -= 1
             return
-        self.sated = AHEAD_LEAST
         for _ in range(len(self.busy)):
             worker = self.busy[0]
             self.busy.rotate(-1)
-            if worker.has_room_locked():
-                self.sated = 0
-                if not self._fill_locked(worker):
-                    return
+            if worker.has_room_locked() and not self._fill_locked(worker):
+                break
+        self.sated = int(MAY_GATHER * min((worker.unbegun_locked() for worker in self.busy), default=0))
 
     def _fill_locked(self, worker: Sender) -> bool:
         """Send calls ahead to one worker; return False when the source has no more."""

@@ -318,6 +318,11 @@ class Sender(Alarm):
         # One that has answered them all only waits for that to be booked.
         return self.page[ANSWERED] >= tail.number or time.monotonic() - self._since_locked() <= BRIEF
 
+    def unbegun_locked(self) -> int:
+        """Return how many calls it has and has not begun."""
+        tail = self.ahead[-1] if self.ahead else self.call
+        return 0 if tail is None else max(0, tail.number - self.page[STARTED])
+
     def waiting_since_locked(self) -> float:
         """Return since when calls that were sent ahead wait for the one before them; infinity where none waits."""
         if not self.ahead or self.page[STARTED] >= self.ahead[-1].number:

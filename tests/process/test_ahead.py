@@ -35,7 +35,6 @@ from procsched.workers import dispatch, sending
 from procsched.workers.base import AHEAD_BYTES, pace_of
 from procsched.workers.dispatch import AHEAD_ROOM
 from procsched.workers.process import Worker
-from procsched.workers.sending import AHEAD_LEAST
 from tests import faults, support
 from tests.pools import Bench, helper_pid, is_stopped, only_record, open_gate, stop
 
@@ -106,6 +105,7 @@ def send_all_ahead(patch: pytest.MonkeyPatch) -> None:
     """Have everything that may be sent ahead be sent, however long calls take on a busy machine."""
     patch.setattr(sending, "BRIEF", 3600.0)
     patch.setattr(dispatch, "AHEAD_SECONDS", math.inf)
+    patch.setattr(dispatch, "MAY_GATHER", 0)
 
 
 def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
@@ -249,8 +249,10 @@ def test_a_worker_need_not_wait_until_its_answers_are_read(bench: Bench) -> None
     assert results(futures) == ["first", "a", "b", "c"]
 
 
-def test_nobody_looks_for_room_for_each_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no worker had any, a few more calls come first; or an answer, of which there may be none behind it."""
+def test_calls_gather_while_the_workers_have_enough_to_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half as many as wait in the worker may come before it is looked again whether it has room."""
     looks = []
     has_room = Worker.has_room_locked
 
@@ -259,14 +261,16 @@ def test_nobody_looks_for_room_for_each_call(bench: Bench, monkeypatch: pytest.M
         return looks[-1]
 
     log, gate = Log(bench), bench.gate()
-    worker = line_up(bench, {"log": log.path, "value": "first", "gate": gate})[0]
+    ahead = lined_up(log, *(f"a{n}" for n in range(16)))
+    _, futures = line_up(bench, {"log": log.path, "value": "first", "gate": gate}, *ahead)
     log.wait("first")
-    support.eventually(lambda: time.monotonic() - worker._since_locked() > sending.BRIEF)
+    bench.core.pool.sated = 0
+    monkeypatch.setattr(sending, "BRIEF", 3600.0)  # so that the time that it has run is no reason
     monkeypatch.setattr(Worker, "has_room_locked", counted)
-    futures = [submit(bench, **call) for call in lined_up(log, *map(str, range(2 * AHEAD_LEAST)))]
-    assert looks == [False] * 2
+    futures += [submit(bench, **call) for call in lined_up(log, *(f"b{n}" for n in range(1 + 2 * 9)))]
+    assert looks == [True, False, False]
     open_gate(gate)
-    results(futures)
+    assert len(results(futures)) == len(log.values()) == 36
 
 
 @pytest.mark.slow

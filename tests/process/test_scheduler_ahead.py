@@ -12,7 +12,7 @@ import pytest
 from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
 from procsched._core.entries import LENT, READY
 from procsched.child.protocol import ANSWERED
-from procsched.workers import sending
+from procsched.workers import dispatch, sending
 from procsched.workers.base import pace_of
 from tests import faults, support
 from tests.pools import deaf, open_gate
@@ -29,6 +29,12 @@ def note(path: str, word: str, gate: str = "") -> None:
         faults.wait_at_gate(gate)
     if word == "dirty":
         faults.leave_thread()
+
+
+@pytest.fixture(autouse=True)
+def nothing_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may be sent ahead is sent at once."""
+    monkeypatch.setattr(dispatch, "MAY_GATHER", 0)
 
 
 class Behind:
@@ -212,7 +218,6 @@ def test_a_free_worker_takes_them_over(tmp_path: Path) -> None:
         support.wait_for_file(path, lines=2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sending, "BRIEF", 3600.0)  # so that they are not found out
-            rig.scheduler.pool.sated = 0  # nor have been
             tasks = [rig.at_once(note, path, f"t{number}") for number in range(6)]
             support.eventually(lambda: rig.scheduler.engine.ready.lent == 6, what="all are sent ahead")
         open_gate(gates[0])
