@@ -16,7 +16,7 @@ from procsched._core import wire
 from procsched._core.models import Outcome, Sealed
 from procsched.workers import verdict as verdicts
 from procsched.workers.base import Ending
-from procsched.workers.dispatch import Dispatcher
+from procsched.workers.dispatch import GATHER, Dispatcher
 from procsched.workers.loop import SHORTAGES
 from procsched.workers.sending import AHEAD_LEAST, RUNNING_STATES, WorkerState
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from procsched.workers.options import PoolOptions
     from procsched.workers.process import Worker
 
-# Seconds for which answers gather where a worker has more to do than that, and how many are enough: a wake-up costs as
-# much as booking some of them.
-GATHER, GATHERED = 0.0001, 16
+# Where a worker has more to do than these, answers gather for a moment: a wake-up costs as much as booking some of them.
+GATHERED = 16
 
 # What has become of the workers that are gone: each is counted under one of these. With those that are left they add up
 # to `spawned`.

@@ -53,9 +53,9 @@ MOST_HANDED = 10  # workers that may die before they begin a call, until that co
 AHEAD_SECONDS = 0.001  # how much work is sent to a worker ahead, and how many calls at most
 AHEAD_CALLS = 64
 AHEAD_ROOM = 1 << 16  # bytes after which a packet takes no further call; a socket holds three times as much
-# A packet costs as much as a few calls. Before the next one so many calls may gather, as a share of those that each
-# worker has to do meanwhile.
-MAY_GATHER = 0.5
+# Seconds, at most, for which calls gather before they are sent to workers that have something to do, and answers before
+# they are booked.
+GATHER = 0.0001
 CALL_COST = 10e-6  # seconds that a worker spends on a call beside running it
 MENDS = 100  # signal handlers that may raise while what they have torn is mended
 LATE = 0.0005  # seconds that a call may take until those sent ahead behind it are taken back for somebody who is free
@@ -97,9 +97,9 @@ class Dispatcher:
         self.taking: Call | None = None  # on its way from the source, or from those returned
         self.in_hand: Sequence[Call] = ()  # on their way to a worker, or back; oldest first
         self.running = 0  # workers in RUNNING_STATES; guarded by lock
-        self.sated = (
-            0  # calls that may still gather before it is looked which worker has room; guarded by lock
-        )
+        # Calls that may still gather before it is looked which worker has room, and until which steady time. Guarded
+        # by lock.
+        self.sated, self.sated_until = 0, 0.0
         self.busy: deque[Sender] = deque()  # those that are BUSY, in turn; guarded by lock
         self.idle: list[Sender] = []  # the last one is the warmest; guarded by lock
         self.loop: Loop  # this and the next from `start` on
@@ -172,7 +172,8 @@ class Dispatcher:
         """Send calls to busy workers that will soon have nothing to do."""
         if self.options.limits is not None:
             return
-        if self.sated:
+        now = time.monotonic()
+        if self.sated and now < self.sated_until:
             self.sated -= 1
             return
         for _ in range(len(self.busy)):
@@ -180,7 +181,8 @@ class Dispatcher:
             self.busy.rotate(-1)
             if worker.has_room_locked() and not self._fill_locked(worker):
                 break
-        self.sated = int(MAY_GATHER * min((worker.unbegun_locked() for worker in self.busy), default=0))
+        self.sated = min((worker.may_gather_locked() for worker in self.busy), default=0)
+        self.sated_until = now + GATHER
 
     def _fill_locked(self, worker: Sender) -> bool:
         """Send calls ahead to one worker; return False when the source has no more."""

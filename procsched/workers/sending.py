@@ -36,6 +36,9 @@ BACKSTOP_MARGIN = 0.025  # seconds after deadline and grace at which the kernel'
 DUMP_LEAD = 0.0006  # seconds before its deadline at which a run is asked for its stack, so that the kill need not wait
 BRIEF = 0.001  # seconds; calls are sent ahead only behind those that are known, and found, to take no longer
 AHEAD_LEAST = 16  # so many calls not begun, or fewer, until more are sent
+# While a worker has something to do, so many calls may gather that take next to nothing, less than so many seconds.
+GATHERS = 7
+NEXT_TO_NOTHING = 0.0002
 PIECE = 1 << 18  # bytes that are written at once
 HELD = 1 << 12  # bytes at most that are written without letting go of the GIL: most calls
 # Workers kept ready beyond those that run, so that a new call or a kill costs no start: one at first, and so many
@@ -318,10 +321,19 @@ class Sender(Alarm):
         # One that has answered them all only waits for that to be booked.
         return self.page[ANSWERED] >= tail.number or time.monotonic() - self._since_locked() <= BRIEF
 
-    def unbegun_locked(self) -> int:
-        """Return how many calls it has and has not begun."""
-        tail = self.ahead[-1] if self.ahead else self.call
-        return 0 if tail is None else max(0, tail.number - self.page[STARTED])
+    def may_gather_locked(self) -> int:
+        """Return how many calls may gather before it is sent some, instead of one by one.
+
+        A packet costs as much as a few calls of next to nothing. An answer is to come, and then what has gathered goes.
+        """
+        if not self.ahead:
+            return 0  # the first one goes at once
+        tail = self.ahead[-1]
+        if self.page[ANSWERED] >= tail.number:
+            return 0
+        share = (tail.number - self.page[STARTED]) // 2
+        least = GATHERS if tail.pace is not None and tail.pace.seconds < NEXT_TO_NOTHING else 0
+        return max(share, least)
 
     def waiting_since_locked(self) -> float:
         """Return since when calls that were sent ahead wait for the one before them; infinity where none waits."""

@@ -105,7 +105,7 @@ def send_all_ahead(patch: pytest.MonkeyPatch) -> None:
     """Have everything that may be sent ahead be sent, however long calls take on a busy machine."""
     patch.setattr(sending, "BRIEF", 3600.0)
     patch.setattr(dispatch, "AHEAD_SECONDS", math.inf)
-    patch.setattr(dispatch, "MAY_GATHER", 0)
+    patch.setattr(Worker, "may_gather_locked", lambda _worker: 0)
 
 
 def line_up(bench: Bench, *calls: dict[str, Any]) -> Line:
@@ -249,10 +249,11 @@ def test_a_worker_need_not_wait_until_its_answers_are_read(bench: Bench) -> None
     assert results(futures) == ["first", "a", "b", "c"]
 
 
-def test_calls_gather_while_the_workers_have_enough_to_do(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("count", "gather", "rooms"), [(16, 8, [True, False, False]), (0, 7, [True] * 3)])
+def test_calls_gather_while_the_worker_has_something_to_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int, gather: int, rooms: list[bool]
 ) -> None:
-    """Half as many as wait in the worker may come before it is looked again whether it has room."""
+    """Half as many as wait in the worker, and a few in any case, come before it is looked again whether it has room."""
     looks = []
     has_room = Worker.has_room_locked
 
@@ -261,16 +262,19 @@ def test_calls_gather_while_the_workers_have_enough_to_do(
         return looks[-1]
 
     log, gate = Log(bench), bench.gate()
-    ahead = lined_up(log, *(f"a{n}" for n in range(16)))
+    ahead = lined_up(log, *(f"a{n}" for n in range(count)))
     _, futures = line_up(bench, {"log": log.path, "value": "first", "gate": gate}, *ahead)
     log.wait("first")
     bench.core.pool.sated = 0
+    pace_of(faults.maybe).seconds = 1e-5
     monkeypatch.setattr(sending, "BRIEF", 3600.0)  # so that the time that it has run is no reason
+    monkeypatch.setattr(dispatch, "GATHER", 3600.0)
     monkeypatch.setattr(Worker, "has_room_locked", counted)
-    futures += [submit(bench, **call) for call in lined_up(log, *(f"b{n}" for n in range(1 + 2 * 9)))]
-    assert looks == [True, False, False]
+    more = 1 + 2 * (gather + 1)
+    futures += [submit(bench, **call) for call in lined_up(log, *(f"b{n}" for n in range(more)))]
+    assert looks == rooms
     open_gate(gate)
-    assert len(results(futures)) == len(log.values()) == 36
+    assert len(results(futures)) == len(log.values()) == 1 + count + more
 
 
 @pytest.mark.slow

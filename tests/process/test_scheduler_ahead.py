@@ -12,8 +12,9 @@ import pytest
 from procsched import NO_RETRY, OneTime, Outcome, Priority, ScheduledTask, Scheduler, TaskStatus
 from procsched._core.entries import LENT, READY
 from procsched.child.protocol import ANSWERED
-from procsched.workers import dispatch, sending
+from procsched.workers import sending
 from procsched.workers.base import pace_of
+from procsched.workers.process import Worker
 from tests import faults, support
 from tests.pools import deaf, open_gate
 from tests.schedulers import Rig
@@ -34,7 +35,7 @@ def note(path: str, word: str, gate: str = "") -> None:
 @pytest.fixture(autouse=True)
 def nothing_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may be sent ahead is sent at once."""
-    monkeypatch.setattr(dispatch, "MAY_GATHER", 0)
+    monkeypatch.setattr(Worker, "may_gather_locked", lambda _worker: 0)
 
 
 class Behind:

@@ -116,7 +116,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """Calls count as brief however long they take, so that they are sent ahead behind one that waits."""
     monkeypatch.setattr("procsched.workers.sending.BRIEF", 3600.0)
     monkeypatch.setattr("procsched.workers.dispatch.AHEAD_SECONDS", 3600.0)
-    monkeypatch.setattr("procsched.workers.dispatch.MAY_GATHER", 0)
+    monkeypatch.setattr("procsched.workers.process.Worker.may_gather_locked", lambda _worker: 0)
     monkeypatch.setattr("procsched.workers.dispatch.LATE", 3600.0)
     monkeypatch.setattr("procsched.workers.dispatch.OUTRUN", 3600.0)
     with Bench(tmp_path, 2) as bench:

@@ -382,7 +382,7 @@ def test_a_handler_interrupts_a_scheduler_whose_calls_are_lent(tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patch, Rig(tmp_path, 1) as rig:
         patch.setattr("procsched.workers.sending.BRIEF", 3600.0)
         patch.setattr("procsched.workers.dispatch.AHEAD_SECONDS", 3600.0)
-        patch.setattr("procsched.workers.dispatch.MAY_GATHER", 0)
+        patch.setattr("procsched.workers.process.Worker.may_gather_locked", lambda _worker: 0)
         told = str(tmp_path / "told")
         for _ in range(10):
             rig.at_once(faults.leave_line, told, "warm")
