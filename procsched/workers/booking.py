@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from procsched.workers.options import PoolOptions
     from procsched.workers.process import Worker
 
-# Where a worker has more to do than these, answers gather for a moment: a wake-up costs as much as booking some of them.
+# Where a worker has more to do than these, answers gather: a wake-up costs as much as booking some of them.
 GATHERED = 16
 
 # What has become of the workers that are gone: each is counted under one of these. With those that are left they add up
