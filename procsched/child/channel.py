@@ -49,7 +49,10 @@ class Channel:
 
     def close(self) -> None:
         """Close this end, in a process that is not the worker."""
-        self.sock.close()
+        try:
+            self.sock.close()
+        except OSError:  # a run may have closed it
+            pass
         self.fd = -1
 
     def read(self) -> wire.Frame | None:

@@ -54,6 +54,16 @@ def test_what_came_before_garbage_counts(ends: tuple[Channel, socket.socket]) ->
             channel.read()
 
 
+def test_a_fork_can_close_what_a_run_has_closed() -> None:
+    """It has more to let go of than this."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(ours.detach())
+        os.close(channel.fd)
+        channel.close()
+        assert channel.fd == -1
+
+
 @pytest.mark.parametrize("size", [1, LARGE])
 def test_a_frame_that_is_not_whole_is_the_end(ends: tuple[Channel, socket.socket], size: int) -> None:
     """The parent has gone in the middle of it."""
