@@ -474,16 +474,20 @@ class Sender(Alarm):
         """Read what was booked without that. Should that not be done, it is found again, and known by its number."""
         size, self.taken = self.taken, 0
         if size and self.pool.holding is not None:
-            with contextlib.suppress(OSError):
+            try:
                 self.pool.holding.drop(self.sock.fileno(), size)
+            except OSError:
+                pass
 
     def tune_locked(self) -> None:
         """Have the loop wait for what it is to wait for: answers, unless a caller does, and room for what waits."""
         self._tune_locked(0 if self in self.pool.listened else READ)
 
     def _tune_locked(self, events: int) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it watches this one no longer
+        try:
             self.pool.loop.change(self.sock.fileno(), events | WRITE if self.out else events)
+        except (OSError, ValueError):  # it watches this one no longer
+            pass
 
     def captures(self, call: Call) -> bool:
         """Return whether the output of `call` is kept."""
