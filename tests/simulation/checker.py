@@ -64,6 +64,17 @@ class Checker(Telling, Realities, Books):
                 passed_over = self._index(entry, entry.slot) - before - 1
                 self.bases[name] = self.bases.get(name, 0) + passed_over + lost
 
+        replace = self.engine.replace
+
+        def spy_replace(old: Any, *rest: Any) -> Any:
+            before = self._index(old, old.dealt), old.anchor
+            entry = replace(old, *rest)
+            if before[0] is not None and before == (self._index(entry, entry.dealt), entry.anchor):
+                # The slots before the one that waits, and those to catch up with, are in the account of the old one.
+                self.world.seen["slots taken over"] += 1
+                self.bases[entry.handle.task.id] = before[0] - len(entry.backlog)
+            return entry
+
         take_back = self.engine.take_back
 
         def spy_take_back(entry: Any) -> None:
@@ -76,3 +87,4 @@ class Checker(Telling, Realities, Books):
         self.scheduler.delivery.publish = spy_publish
         self.engine.make_ready = spy_make_ready
         self.engine._settle_revive = spy_revive
+        self.engine.replace = spy_replace

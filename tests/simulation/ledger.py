@@ -51,7 +51,9 @@ class Ledger:
         self.missed = self.missed_others = 0
         self.skipped_by_cron = 0
         self.outcomes: Counter[Outcome] = Counter()
-        self.bases: dict[str, int] = {}  # slots of a rate that were passed over by a revival
+        self.bases: dict[
+            str, int
+        ] = {}  # slots of a rate that a revival has passed over, or another task had before
         self.revived: set[str] = set()
         self.last_slot: dict[str, float] = {}
         self.slots_of: dict[str, set[float]] = {}

@@ -50,6 +50,7 @@ class Users:
         self.settings = settings
         self.ids = ids
         self.handles: list[Any] = []
+        self.keyed: tuple[str, Any] | None = None  # kind and schedule of the task that had the key last
         self.left = settings.operations
         self.shutting = False
         self.main_busy = False
@@ -195,21 +196,21 @@ class Users:
         self.ids.word = f"brief-{kind}" if brief else kind
         name = f"{self.ids.word}-{self.ids.count + 1}"
         world.behave.limits[name] = timeout, grace
+        settings = {
+            "priority": rng.choice(_PRIORITY) if priority is None else priority,
+            "misfire": rng.choice(_MISFIRE),
+            "max_catch_up": rng.choice((1, 3, 100)),
+            "on_exhausted": rng.choice(("dead_letter", "continue")),
+            "capture_output": rng.random() < 0.05,
+            "key": "key" if rng.random() < 0.05 else None,
+            "replace": rng.random() < 0.5,
+        }
+        if settings["key"] is not None:
+            if self.keyed is not None and self.ids.count % 2:
+                kind, schedule = self.keyed  # the same as that of the task in whose place it comes
+            self.keyed = kind, schedule
         handle = self.scheduler.schedule(
-            kind,
-            action,
-            schedule,
-            rng.choice(_PRIORITY) if priority is None else priority,
-            retry,
-            timeout,
-            soft_timeout=soft,
-            grace=grace,
-            misfire=rng.choice(_MISFIRE),
-            max_catch_up=rng.choice((1, 3, 100)),
-            on_exhausted=rng.choice(("dead_letter", "continue")),
-            capture_output=rng.random() < 0.05,
-            key="key" if rng.random() < 0.05 else None,
-            replace=rng.random() < 0.5,
+            kind, action, schedule, retry=retry, timeout=timeout, soft_timeout=soft, grace=grace, **settings
         )
         if handle.id == name:
             self.handles.append(handle)
