@@ -38,7 +38,9 @@ class Foreign:
         rng, calm = self.world.rng, self.world.behave.calm
         if rng.random() < 0.3 and not calm:
             self.world.seen["a schedule is slow"] += 1
-            self.world.sleep(rng.choice((1e-4, 0.01, 0.2) if self.seconds else (0.2, 2.5)))
+            seconds = rng.choice((1e-4, 0.01, 0.2) if self.seconds else (0.2, 2.5))
+            self.world.slept += seconds
+            self.world.sleep(seconds)
         if rng.random() < self.fails and not calm:
             raise ValueError("no slot")
         return self.first_run(now) if rng.random() < 0.9 else None

@@ -353,7 +353,7 @@ class Users:
             return
         if rng.random() < 0.2:
             world.later(rng.choice((1e-4, 0.01, 0.2)), self.join_shutdown)
-        began = world.mono
+        began, slept = world.mono, world.slept
         before = world.current
         if not listener:
             main = not self.main_busy and world.depth <= 1
@@ -371,7 +371,7 @@ class Users:
             raise Violation(f"the shutdown reports {report}, and then {closing.report}")
         took = world.mono - began
         world.note("shutdown", f"drain={drain} timeout={timeout} took {took:.4f}")
-        limit = timeout + max(graces, default=0.0) + 9.0
+        limit = timeout + max(graces, default=0.0) + 9.0 + world.slept - slept
         if took > limit:
             raise Violation(f"the shutdown took {took:.3f} s, and {limit:.3f} are the most")
 

@@ -267,6 +267,7 @@ class World:
         self.depth = 0
         self.slow = 0.0  # how likely a strand is kept waiting for a processor
         self.slowest = 0.0  # seconds for which it is then, at most
+        self.slept = 0.0  # seconds in schedules of a user's own, in which whoever waits for that thread is kept as well
         self.seen: Counter[str] = Counter()
         self.lines: list[str] = []
         self.digest = hashlib.blake2b(digest_size=16)
