@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from concurrent.futures import Executor
 
-from procsched._core.checks import finite_seconds
+from procsched._core.checks import finite_seconds, whole_number
 from procsched._core.models import NO_RETRY, Priority, RetryPolicy
 from procsched._core.names import check_names, name_after
 from procsched.call_options import OPTIONS, UNSET, Options
@@ -239,6 +239,9 @@ class _Submitter:
 class ProcessExecutor(_Submitter, Executor):
     """Runs calls in child processes that can be stopped; a drop-in for `ProcessPoolExecutor`.
 
+    What a call assigns to globals of the main script is gone with it, for they travel with each call; those of modules
+    stay with the worker.
+
     Args:
         max_workers: how many calls run at once; by default as many as in a `ProcessPool`.
         timeout: seconds after which a call is ended with everything it started; None for no limit.
@@ -289,6 +292,8 @@ class ProcessExecutor(_Submitter, Executor):
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
             raise ValidationError(f"max_workers must be greater than 0, a whole number, not {max_workers!r}")
+        if max_tasks_per_child is not None:
+            whole_number("max_tasks_per_child", max_tasks_per_child)
         from procsched.workers.options import POOL_OPTIONS
 
         own = ("max_workers", "timeout", "grace", "max_tasks_per_child", "limits", "sandbox", "retry", "spin")

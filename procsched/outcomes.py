@@ -104,7 +104,7 @@ def _notes_about(ending: Ending) -> Iterator[str]:
     elif ending.exit_code is not None:
         facts.append(f"left with exit code {ending.exit_code}")
     if ending.peak_rss is not None:
-        facts.append(f"had {ending.peak_rss / 1e6:.1f} MB of memory at most")
+        facts.append(f"had {ending.peak_rss / (1 << 20):.1f} MiB of memory at most")
     if ending.cpu_seconds is not None:
         facts.append(f"used {ending.cpu_seconds:.2f} s of CPU time")
     if facts:

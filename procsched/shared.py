@@ -168,9 +168,10 @@ def run(
     The child has the working directory, the environment, stdout and stderr that the program has at the first call, or,
     when these have changed since, at this one. It belongs to a small pool that all calls of `run` and `killable` share
     and that stays until the program ends, or until `shutdown_shared`. So what one call leaves in its process may be
-    seen by a later one, as in any pool: imported modules and their state, environment variables, signal handlers. The
-    working directory, the umask and the signal mask are put back. After a module was edited and reloaded
-    (`importlib.reload`), `shutdown_shared` makes the next call import it anew.
+    seen by a later one, as in any pool: imported modules and their state, environment variables, signal handlers.
+    Globals of the main script travel with each call: what one assigns to them is gone with it. The working directory,
+    the umask and the signal mask are put back. After a module was edited and reloaded (`importlib.reload`),
+    `shutdown_shared` makes the next call import it anew.
 
     Args:
         timeout: seconds, or None for no limit.

@@ -62,13 +62,16 @@ def prepare(path: Path, allow_shared_file: bool) -> bool:
             f"{path} is on a file system of the kind {kind}, where SQLite files get corrupted: "
             "put it on a local disk, or use PostgreSQL"
         )
+    is_there = False
     try:
         make(path, os.O_EXCL)
     except FileExistsError:
-        _refuse_shared(path, allow_shared_file)
-        return False
+        is_there = True
     except OSError as error:
         raise StoreError(f"the store {path} cannot be made: {remedies.of_system(error)}") from error
+    if is_there:  # here, so that a refusal does not seem to be about that
+        _refuse_shared(path, allow_shared_file)
+        return False
     if not allow_shared_file:
         _refuse_open_directories(path)
     return True

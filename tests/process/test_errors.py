@@ -364,7 +364,7 @@ def test_a_crash_says_why(
         f"its process {error.pid} {'was ended by ' + signal if signal else 'left with exit code 5'}, had "
         in text
     )
-    assert "MB of memory at most" in text
+    assert "MiB of memory at most" in text
     assert ("in say_and" in text) == (end == "abort")  # only a fatal error leaves time for a stack
     assert ("Fatal Python error: Aborted" in text) == (end == "abort")
     assert ("out of memory" in text or "memory runs out" in text) == (end == "kill")

@@ -373,8 +373,9 @@ def test_a_file_that_others_may_write_is_refused(path: Path, mode: int, words: s
     """What is in it is run as code; who wants that says so."""
     SqlTaskStore(f"sqlite:///{path}").upgrade()
     path.chmod(mode)
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match=words) as caught:
         SqlTaskStore(f"sqlite:///{path}").open()
+    assert caught.value.__context__ is None  # that it was there already is no news
     store = SqlTaskStore(f"sqlite:///{path}", allow_shared_file=True)
     store.open()
     store.close()
