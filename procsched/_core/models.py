@@ -527,7 +527,7 @@ class WorkerStats:
     Args:
         pid: process id; None for a thread or while starting.
         state: ``"starting"``, ``"idle"``, ``"busy"``, ``"asked"`` or ``"dying"``.
-        task_id: the task it runs, or None.
+        task_id: the task it runs, "" for a call of an executor, or None.
         runs: attempts it has ended.
         rss: resident bytes now, or None.
     """
@@ -544,7 +544,8 @@ class Stats:
     """A snapshot of a scheduler or an executor.
 
     Args:
-        workers: one `WorkerStats` each.
+        workers: one `WorkerStats` each. Beyond those that may run at once there are spares: one, or two where runs
+            have been killed.
         counters: totals since the start by name.
             Of attempts: ``started``, one per `Outcome` value, which with those that run add up to it, ``retried``,
             ``late_results`` (answers that came when the end of their attempt was decided).
