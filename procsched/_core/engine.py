@@ -139,7 +139,8 @@ class Engine(Restoring):
         """Register a task in the place of `old`, which is cancelled; a live run of that goes on.
 
         It stays paused where that was. With the same schedule it waits for the slot that `old` waits for, on the same
-        grid, also where that slot has passed; where a run of `old` goes on, or is not done with, for its first one.
+        grid, also where that slot has passed, and catches up with no more than it may; where a run of `old` goes on, or
+        is not done with, for its first one.
 
         Args:
             same: whether both have the same schedule.
@@ -150,13 +151,12 @@ class Engine(Restoring):
         entry.owed = first <= now + ROUNDING
         scheduled, paused = old.status is SCHEDULED, old.status is PAUSED
         if same and old.live is None and old.ended is None and (scheduled or paused):
-            entry.slot, entry.dealt, entry.anchor, entry.backlog = (
-                old.slot,
-                old.dealt,
-                old.anchor,
-                old.backlog,
-            )
-            entry.stands_for = old.stands_for
+            queue = (old.slot, *old.backlog)
+            kept = queue[-task.max_catch_up :]
+            entry.slot, entry.backlog = kept[0], kept[1:]
+            entry.dealt, entry.anchor = old.dealt, old.anchor
+            entry.stands_for = old.stands_for if kept == queue else 0
+            self.counters["skipped"] += len(queue) - len(kept)
             entry.owed = old.owed or (scheduled and self._waits_for_worker(old, wall, line))
         if same:
             entry.due_wall = (

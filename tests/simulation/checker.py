@@ -68,11 +68,14 @@ class Checker(Telling, Realities, Books):
 
         def spy_replace(old: Any, *rest: Any) -> Any:
             before = self._index(old, old.dealt), old.anchor
+            skipped = self.engine.counters["skipped"]
             entry = replace(old, *rest)
             if before[0] is not None and before == (self._index(entry, entry.dealt), entry.anchor):
                 # The slots before the one that waits, and those to catch up with, are in the account of the old one.
                 self.world.seen["slots taken over"] += 1
-                self.bases[entry.handle.task.id] = before[0] - len(entry.backlog)
+                self.bases[entry.handle.task.id] = (
+                    before[0] - len(entry.backlog) - self.engine.counters["skipped"] + skipped
+                )
             return entry
 
         take_back = self.engine.take_back

@@ -601,6 +601,26 @@ def test_replaced_task_finishes_its_run() -> None:
         assert (old.status, len(old.history)) == (S.CANCELLED, 1)
 
 
+def test_what_takes_the_place_of_a_task_catches_up_with_no_more_than_it_may() -> None:
+    """The newest of the slots for which the old one waits; the others are skipped, and counted."""
+    rate, held = FixedRate(10), Held()
+    with threaded(1) as (scheduler, clock, _log):
+        old = scheduler.schedule("old", _nothing, rate, misfire=MisfirePolicy.CATCH_UP, key="k")
+        assert scheduler.wait(old, 5).ok
+        assert scheduler.pause(old)
+        scheduler.schedule("held", held, OneTime(START))
+        assert held.started.wait(5)
+        clock.advance(65)
+        assert scheduler.resume(old)
+        new = scheduler.schedule(
+            "new", _nothing, rate, misfire=MisfirePolicy.CATCH_UP, max_catch_up=2, key="k", replace=True
+        )
+        held.release.set()
+        assert scheduler.wait_idle(5)
+        assert [record.due_at - START for record in new.history] == [50.0, 60.0]
+        assert scheduler.stats().counters["skipped"] == 4
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["given", "own"])
 def test_a_failed_task_that_was_replaced_is_not_revived(own: bool) -> None:
     """It leaves the dead letter: else the old one would run beside the new one."""
