@@ -70,12 +70,13 @@ class Checker(Telling, Realities, Books):
             before = self._index(old, old.dealt), old.anchor
             skipped = self.engine.counters["skipped"]
             entry = replace(old, *rest)
-            if before[0] is not None and before == (self._index(entry, entry.dealt), entry.anchor):
+            skipped = self.engine.counters["skipped"] - skipped
+            if before[0] is None:
+                self.skipped_by_cron += skipped
+            elif before == (self._index(entry, entry.dealt), entry.anchor):
                 # The slots before the one that waits, and those to catch up with, are in the account of the old one.
                 self.world.seen["slots taken over"] += 1
-                self.bases[entry.handle.task.id] = (
-                    before[0] - len(entry.backlog) - self.engine.counters["skipped"] + skipped
-                )
+                self.bases[entry.handle.task.id] = before[0] - len(entry.backlog) - skipped
             return entry
 
         take_back = self.engine.take_back
