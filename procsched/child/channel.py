@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 LOOKED = 0.0002  # seconds, at most, for which a worker looks whether the next call has come before it sleeps
+_give_way = getattr(os, "sched_yield", bool)
 
 
 class Channel:
@@ -91,9 +92,8 @@ class Channel:
         began = monotonic()
         if self.soon:
             end, coming = began + LOOKED, self.coming.poll
-            # Without giving way, which would keep who calls on this processor where there is another for it.
             while not coming(0) and monotonic() < end:
-                continue
+                _give_way()  # or the call comes late when it comes: others have the processor first, who waited for it
         data = os.read(self.fd, 1 << 16)
         self.soon = monotonic() - began <= LOOKED and self.may_look
         return data

@@ -246,6 +246,18 @@ def test_a_worker_looks_no_longer_than_a_tenth_of_a_millisecond(
     assert looks.count == 2
 
 
+def test_who_looks_gives_way(
+    ends: tuple[Channel, socket.socket], looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two looks: where every processor is wanted, a worker that looks takes nobody's time."""
+    channel, _parent = ends
+    given = []
+    monkeypatch.setattr(channels, "_give_way", lambda: given.append(looks.count))
+    looks.most = 4
+    assert channel.read() is not None
+    assert given == [1, 2, 3]
+
+
 def test_on_a_single_processor_nobody_looks(ends: tuple[Channel, socket.socket], looks: Looks) -> None:
     """Who is to send the call would have to wait for the one who looks."""
     channel, parent = ends
